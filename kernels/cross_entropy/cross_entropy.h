@@ -66,6 +66,11 @@ template <typename T> DEVICE void no_gradient(T* gradients, int classes) {
   });
 }
 
+// Of a row whose target has the logit `at_target`.
+DEVICE double loss_of(Softmax row, float at_target) {
+  return log(static_cast<double>(row.sum)) - (static_cast<double>(at_target) - static_cast<double>(row.highest));
+}
+
 template <typename T> DEVICE void cross_entropy(const CrossEntropyArguments& arguments) {
   SHARED_MEMORY(shared);
   const int64_t token = blockIdx.x, target = load_global(arguments.targets + token);
@@ -82,8 +87,7 @@ template <typename T> DEVICE void cross_entropy(const CrossEntropyArguments& arg
   const float at_target = valid ? load(logits + target) : -infinity();
   const Softmax row = softmax_of_row(logits, classes, shared_address(shared));
   if (threadIdx.x == 0) {
-    const double loss = log(static_cast<double>(row.sum)) - (static_cast<double>(at_target) - static_cast<double>(row.highest));
-    store_global(arguments.losses + token, valid ? loss : static_cast<double>(bits_as<float>(0x7fc00000u)));
+    store_global(arguments.losses + token, valid ? loss_of(row, at_target) : static_cast<double>(bits_as<float>(0x7fc00000u)));
   }
   if (gradients) softmax_gradient(logits, gradients, classes, row, target);
 }

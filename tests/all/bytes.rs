@@ -38,7 +38,7 @@ schedule: { steps: 1 }
 ";
 const BATCH: usize = 2;
 const HEAD_DIM: usize = 8;
-/// Multi-head, grouped, one key/value head for all; and some that do not line up with ranks.
+/// Multi-head, grouped, one KV head for all; and some that do not line up with ranks.
 const HEADS: [[usize; 2]; 4] = [[8, 8], [8, 2], [8, 1], [12, 4]];
 
 /// A way to split a sequence, and what is sent backward.
@@ -367,7 +367,7 @@ fn a_reversed_ring_saves_a_hop() {
 }
 
 /// Left open, queries travel exactly where g (2de + 8 + d e') < 2d (e + e'), g query heads to a
-/// key/value head.
+/// KV head.
 #[test]
 fn queries_travel_exactly_where_they_are_lighter() {
     let mut chosen = [0, 0];

@@ -174,7 +174,7 @@ fn what_is_too_long_is_warned_of() {
     for (longer, code, said) in [
         ("data.longer=drop", 0, "warning: 1 of 41 documents are left out: too long"),
         ("data.longer=cut", 0, "warning: 1 of 41 documents are cut to 96 tokens"),
-        ("data.longer=refuse", 3, "more than the 97 that fit a sequence"),
+        ("data.longer=refuse", 3, "`chats.jsonl`, line 41: the document has "),
     ] {
         let ran = place.train(longer, &[&CHAT[..], &one[..], &[longer]].concat());
         ran.ended(code);
@@ -247,6 +247,14 @@ fn conversations_of_another_file_are_scored_and_tabled() {
     let [(of_model, targets), (of_step, same)] = [&of_model[..], &of_step].map(loss);
     assert!((of_model - of_step).abs() < REORDERED * of_step, "{of_model} {of_step}");
     assert_eq!(targets, same);
+    // How many answers are in pieces is said.
+    let pieces = ["evaluation.path=held.jsonl", "evaluation.lengths=[12]", "data.longer=split"];
+    let scored = &evaluate(&[&pieces[..], &["--json"]].concat()).ended(0).json()[0];
+    let scored = scored["conversations"]["lengths"][0].clone();
+    assert_eq!((&scored["not_whole"], &scored["right"]["of"]), (&1.into(), &4.into()));
+    let said = "\nnot scored: 1 answer not whole in 12 tokens; what is there counts in the loss\n";
+    let ran = evaluate(&pieces);
+    assert!(ran.ended(0).stdout.contains(said), "{}", ran.stdout);
     // Texts are read as before.
     evaluate(&["evaluation.path=text.txt", "evaluation.targets=16"]).ended(0);
     let said = evaluate(&["evaluation.path=chats.jsonl"]).ended(0).stderr.clone();

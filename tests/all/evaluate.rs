@@ -1,6 +1,7 @@
 //! Evaluations of a trained run with long texts.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,14 +13,14 @@ use serde_json::Value;
 const ANNULUS: &str = env!("CARGO_BIN_EXE_annulus-under-test");
 
 /// Evaluates after 40 and 96 tokens of the training text.
-const ASKED: [&str; 4] = [
+pub(crate) const ASKED: [&str; 4] = [
     "evaluation.path=text.txt",
     "evaluation.lengths=[40, 96]",
     "evaluation.windows=6",
     "evaluation.targets=16",
 ];
 
-fn evaluate(place: &Place, arguments: &[&str]) -> Ran {
+pub(crate) fn evaluate(place: &Place, arguments: &[&str]) -> Ran {
     run(ANNULUS, &place.path(""), &[&["evaluate"], arguments].concat())
 }
 
@@ -110,10 +111,16 @@ fn only_of_a_run_is_it_known_what_it_was_trained_on() {
     let place = Place::new(ANNULUS);
     let text = fs::read_to_string(place.path("text.txt")).expect("a text");
     place.write("other.txt", &text);
+    fs::create_dir(place.path("linked")).expect("a folder");
+    symlink("../text.txt", place.path("linked/text.txt")).expect("a link");
     place.train("run", &["schedule.steps=2"]).ended(0);
     run(ANNULUS, &place.path(""), &["export", "run", "--out", "model"]).ended(0);
+    let whole = place.path("text.txt");
     for (subject, data, read, is_known) in [
         ("run", "data.batch=2", "text.txt", true),
+        ("run", "data.batch=2", "./text.txt", true),
+        ("run", "data.batch=2", whole.to_str().expect("a path"), true),
+        ("run", "data.batch=2", "linked", true),
         ("run/step-2", "data.path=other.txt", "text.txt", true),
         ("run", "data.path=other.txt", "other.txt", false),
         ("model", "data.path=text.txt", "text.txt", false),
@@ -245,8 +252,24 @@ fn a_text_that_has_changed_since_is_not_taken_for_the_one_that_was_held_out() {
     place.write("text.txt", &text[..text.len() / 2]);
     let changed = evaluate(&place, &["run"]);
     assert!(changed.ended(4).stderr.contains("was trained on other texts"), "{}", changed.stderr);
-    for other in ["evaluation.path=text.txt", "data.path=./text.txt"] {
-        evaluate(&place, &["run", other]).ended(0);
+    evaluate(&place, &["run", "evaluation.path=text.txt"]).ended(0);
+    // Under its new path it is the same text, or another one.
+    place.write("moved.txt", &text);
+    place.write("short.txt", &text[..80]);
+    place.write("lines.jsonl", "{\"text\": \"alpha\"}\n");
+    evaluate(&place, &["run", "data.path=moved.txt"]).ended(0);
+    for (given, path) in [
+        (&["data.path=./text.txt"][..], "./text.txt"),
+        (&["data.path=short.txt"], "short.txt"),
+        (&["data.path=lines.jsonl", "data.format=jsonl"], "lines.jsonl"),
+    ] {
+        let ran = evaluate(&place, &[&["run"], given].concat());
+        let said = &ran.ended(4).stderr;
+        assert!(said.contains(&format!("was trained on other texts than `{path}` has")), "{said}");
+        assert!(
+            said.contains(&format!("give `evaluation.path={path}` in place of `data.path`")),
+            "{said}"
+        );
     }
 }
 

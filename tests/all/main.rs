@@ -42,4 +42,5 @@ mod sweeps;
 mod tables;
 mod tensorboard;
 mod traces;
+mod trained_on;
 mod transformers;

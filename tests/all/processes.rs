@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use annulus_tests::runs::{Place, last_saved};
-use annulus_tests::{Ran, root};
+use annulus_tests::{Ran, root, run};
 
 mod asked;
 mod differing;
@@ -123,6 +123,20 @@ fn agree_starts_its_processes_itself() {
             assert!(ran.stderr.contains(wanted), "{words:?}: {}", ran.stderr);
         }
     }
+}
+
+/// The keys of the run's own strategy are no hindrance to the others.
+#[test]
+fn agree_tries_the_experiment_of_a_run() {
+    let place = Place::new(ANNULUS);
+    place.write("small.yaml", SMALL);
+    let words = ["train", "small.yaml", "attention.strategy=usp", "schedule.steps=1", "output=run"];
+    run(ANNULUS, &place.path(""), &words).ended(0);
+    let Some(ran) = MPICH.run(&place, 2, &["agree", "run", "--steps", "1", "--json"]) else {
+        return;
+    };
+    let found = &ran.ended(0).json()[0];
+    assert_eq!((found["equal"].as_u64(), found["of"].as_u64()), (Some(40), Some(40)));
 }
 
 /// What is wrong in every way is said once, and is no lack of agreement.

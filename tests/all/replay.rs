@@ -112,6 +112,16 @@ fn what_cannot_be_replayed_is_refused() {
     assert!(said.contains("has no hashes of this step"), "{said}");
 }
 
+/// A replay evaluates nothing that `keep_best` could compare.
+#[test]
+fn a_step_of_a_run_that_keeps_its_best_checkpoint_is_replayed() {
+    let place = Place::new(ANNULUS);
+    let best = ["keep_best=true", "every.evaluate=2", "data.evaluate=2"];
+    place.train("a", &[&SHORT[..], &best].concat()).ended(0);
+    let said = replay(&place, &["a", "--step", "5"]).ended(0).stdout.clone();
+    assert!(said.contains("equal to the bit"), "{said}");
+}
+
 /// What is computed again elsewhere is said of the run itself.
 #[test]
 fn a_text_that_has_moved_is_named_and_one_that_has_changed_refused() {

@@ -177,3 +177,21 @@ fn a_run_does_not_go_on_with_the_weights_of_another_base() {
     fs::remove_file(place.path("moved/model.safetensors")).expect("a file");
     train(&place, "full", &["model={ path: moved }", "schedule.steps=4"]).ended(0);
 }
+
+/// The first point of a fork's validation curve is that of the weights that it begins with.
+#[test]
+fn a_fork_is_evaluated_before_its_first_step() {
+    let place = Place::new(ANNULUS);
+    let keys = ["data.evaluate=2", "every.evaluate=2", "schedule.steps=4"];
+    train(&place, "base", &keys).ended(0);
+    let fork = ["every.evaluate=5", "every.evaluate_on_start=true", "schedule.steps=5"];
+    let fork = [&keys[..1], &fork, &["--from", "base/step-3"]].concat();
+    train(&place, "fork", &fork).ended(0);
+    let steps = |run: &str| -> Vec<u64> {
+        let lines = metrics(&place.path(run));
+        let evaluated = lines.iter().filter(|line| line.get("evaluate/loss").is_some());
+        evaluated.map(|line| line["step"].as_u64().expect("a step")).collect()
+    };
+    assert_eq!(steps("base"), [2, 4]);
+    assert_eq!(steps("fork"), [3, 5]);
+}

@@ -231,7 +231,7 @@ pub(crate) fn consistent(shape: &Shape, places: &Places, prefix: &str) -> Vec<Pr
     }
     let groups = shape.num_key_value_heads;
     if !heads.is_multiple_of(groups) {
-        let message = format!("{heads} query heads cannot share {groups} key/value heads evenly");
+        let message = format!("{heads} query heads cannot share {groups} KV heads evenly");
         let problem = places.problem(&key("num_key_value_heads"), message);
         problems.push(problem.hint(format!("choose a divisor of {heads}")));
     }

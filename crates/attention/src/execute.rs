@@ -184,7 +184,7 @@ impl Attention {
         self.sharded().iter().map(|positions| positions.extent().end).max().unwrap_or_default()
     }
 
-    /// The numbers of query and key/value heads.
+    /// The numbers of query and KV heads.
     pub(crate) fn heads(&self) -> Heads {
         self.schedules.of(Pass::Forward).heads
     }

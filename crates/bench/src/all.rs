@@ -136,7 +136,7 @@ impl arguments::All {
     }
 }
 
-/// Dtype, key/value heads, pass, mask, and the wanted speed as a multiple of PyTorch's.
+/// Dtype, KV heads, pass, mask, and the wanted speed as a multiple of PyTorch's.
 const ATTENTION: [(&str, usize, &str, &str, f64); 12] = [
     ("f32", 8, "forward", "causal", 2.3),
     ("f32", 8, "forward", "full", 2.1),

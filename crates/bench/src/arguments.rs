@@ -2,18 +2,17 @@
 
 use std::path::PathBuf;
 
-use annulus_experiment::Recompute;
+use annulus_experiment::{Offload, Recompute};
 use annulus_sequence::{Mask, Strategy};
 use candle_core::DType;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::model::Model;
-use crate::values::{count, mask, positive, recompute, strategy};
+use crate::values::{count, mask, offload, positive, recompute, strategy};
 
 /// How fast Annulus is, and how much memory it takes, beside anything else that can be measured
 ///
-/// Every measurement prints one line of JSON per point. Times leave out setting up; the first run
-/// warms up. Counts may end in `k` (1024) or `M` (1024²).
+/// Every measurement prints a line of JSON per point. Times leave out setting up; the first run warms up. Counts may end in `k` or `M`.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench")]
 pub(crate) struct Arguments {
@@ -57,8 +56,7 @@ pub(crate) struct Common {
     /// Print `{"ready": true}`, then one sample for every line `go` on standard input, until `quit`
     #[arg(long, conflicts_with_all = ["against", "at_least", "record"])]
     pub(crate) serve: bool,
-    /// Measure in turn with a program that speaks as `--serve` does; the last line is how many times
-    /// faster we are, with quartiles
+    /// Measure in turn with a program that speaks as `--serve` does; the last line is how many times faster we are, with quartiles
     #[arg(long, value_name = "COMMAND")]
     pub(crate) against: Option<String>,
     /// Pairs of samples, if there is something to compare with
@@ -141,6 +139,9 @@ pub(crate) struct Step {
     /// Activation checkpointing: `none` or `layer`
     #[arg(long, default_value = "none", value_parser = recompute)]
     pub(crate) recompute: Recompute,
+    /// What is offloaded until it is needed: `none`, `activations`, `optimizer` or `both`
+    #[arg(long, default_value = "none", value_parser = offload)]
+    pub(crate) offload: Offload,
     /// Threads, over all ranks
     #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
@@ -245,8 +246,7 @@ pub(crate) struct Memory {
     /// Threads of this process, over all its ranks
     #[arg(long, default_value_t = annulus_machine::cores(), value_parser = positive)]
     pub(crate) threads: usize,
-    /// Exit with 10 where activations and keys and values in flight of a rank, from two ranks on,
-    /// differ by more than this share
+    /// Exit with 10 where activations and keys and values in flight of a rank, from two ranks on, differ by more than this share
     #[arg(long, value_name = "SHARE")]
     pub(crate) flat: Option<f64>,
     /// Exit with 10 where a class is further from the plan than this share of it

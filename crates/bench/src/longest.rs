@@ -90,7 +90,7 @@ fn trial(arguments: &arguments::Step, tokens: usize) -> Result<(bool, Fields)> {
 
 /// The command line of one step over `tokens` positions.
 fn words(arguments: &arguments::Step, tokens: usize) -> Vec<String> {
-    let arguments::Step { model, recompute, threads, ranks, strategy, .. } = arguments;
+    let arguments::Step { model, recompute, offload, threads, ranks, strategy, .. } = arguments;
     let mut words = vec!["step".to_owned(), "--serve".to_owned()];
     let values = [
         ("--tokens", tokens.to_string()),
@@ -99,12 +99,14 @@ fn words(arguments: &arguments::Step, tokens: usize) -> Vec<String> {
         ("--dtype", word(&model.dtype)),
         ("--device", model.device.word()),
         ("--recompute", recompute.word().to_owned()),
+        ("--offload", offload.word().to_owned()),
         ("--threads", threads.to_string()),
         ("--ranks", ranks.to_string()),
         ("--strategy", strategy.name().to_owned()),
     ];
     words.extend(values.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
     words.extend(model.deterministic.then(|| "--deterministic".to_owned()));
+    words.extend(model.planned_chunks.then(|| "--planned-chunks".to_owned()));
     words
 }
 
@@ -135,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_trial_is_the_same_step() {
-        let typed = "step --longest 8k --tokens 64k --model 1b --layers 3 --dtype bf16 --device cuda:1 --recompute layer \
-                     --threads 3 --ranks 2 --strategy ring --deterministic";
+        let typed = "step --longest 8k --tokens 64k --model 1b --layers 3 --dtype bf16 --device cuda:1 --recompute layer --offload both \
+                     --threads 3 --ranks 2 --strategy ring --deterministic --planned-chunks";
         let typed: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
         let whole = step(&typed);
         let mut one = step(&words(&whole, 8192));

@@ -5,7 +5,7 @@
 //! processes, and what each has in memory stands beside what was planned for it.
 
 use annulus_comm::World;
-use annulus_experiment::parse;
+use annulus_experiment::{Offload, parse};
 use annulus_memory::{ByClass, Class};
 use annulus_plan::Plan;
 use annulus_train::{Memory, OfProcesses, ProcessMemory, measure_over, ranks_on_host};
@@ -59,7 +59,8 @@ fn measure(arguments: &arguments::Memory, world: &World) -> Result<Verdict> {
 fn plan(arguments: &arguments::Memory, ranks: usize, world: &World) -> Result<Plan> {
     let arguments::Memory { tokens, strategy, recompute, layers, .. } = arguments;
     let model = Model { layers: *layers, ..Model::SMALL };
-    let yaml = model.experiment(ranks * tokens, ranks, *strategy, *recompute, "recall");
+    let yaml =
+        model.experiment(ranks * tokens, ranks, *strategy, *recompute, Offload::None, "recall");
     let mut experiment = parse("bench", &yaml, &[])?;
     experiment.host.here = Some(ranks_on_host(world, ranks)?);
     experiment.host.processes = world.processes();

@@ -1,6 +1,6 @@
 //! The models that take a step: a small one, and the shape of Llama 3.2 1B.
 
-use annulus_experiment::{Device, Recompute};
+use annulus_experiment::{Device, Offload, Recompute};
 use annulus_sequence::Strategy;
 use clap::{Args, ValueEnum};
 
@@ -25,6 +25,9 @@ pub(crate) struct Model {
     /// Bit-equal results on a GPU too, at the price of a second pass of attention's backward
     #[arg(long)]
     pub(crate) deterministic: bool,
+    /// The plan chooses the chunks of loss and feed-forward, as in training; else those of the 1b model are 2k and 8k tokens
+    #[arg(long)]
+    pub(crate) planned_chunks: bool,
 }
 
 /// The size of a model.
@@ -91,6 +94,7 @@ impl Model {
         dtype: Dtype::F32,
         device: Device::Cpu,
         deterministic: false,
+        planned_chunks: false,
     };
 
     fn sizes(&self) -> Sizes {
@@ -100,7 +104,7 @@ impl Model {
         }
     }
 
-    /// The numbers of query heads, of key/value heads, and of elements per head.
+    /// The numbers of query heads, of KV heads, and of elements per head.
     pub(crate) fn heads(&self) -> [usize; 3] {
         let Sizes { heads, key_value_heads, head_dim, .. } = self.sizes();
         [heads, key_value_heads, head_dim]
@@ -117,13 +121,15 @@ impl Model {
         ranks: usize,
         strategy: Strategy,
         recompute: Recompute,
+        offload: Offload,
         format: &str,
     ) -> String {
         let Sizes { hidden, mlp, epsilon, theta, tied, memory, vocabulary, .. } = self.sizes();
         let [heads, key_value_heads, head_dim] = self.heads();
         let (layers, device, dtype) = (self.layers(), self.device.word(), word(&self.dtype));
-        let (recompute, strategy) = (recompute.word(), strategy.name());
+        let (recompute, offload, strategy) = (recompute.word(), offload.word(), strategy.name());
         let deterministic = self.deterministic;
+        let memory = if self.planned_chunks { "" } else { memory };
         format!(
             "\
 name: bench
@@ -143,7 +149,7 @@ model:
 data: {{ format: {format}, tokens: {tokens}, batch: 1, evaluate: 0 }}
 mesh: {{ sequence: {ranks} }}
 attention: {{ strategy: {strategy}, deterministic: {deterministic} }}
-memory: {{ recompute: {recompute}{memory} }}
+memory: {{ recompute: {recompute}, offload: {offload}{memory} }}
 optimizer: {{ learning_rate: 1e-4, betas: [0.9, 0.999], weight_decay: 0.01, clip: 0 }}
 schedule: {{ steps: 1000 }}
 "
@@ -159,7 +165,8 @@ mod tests {
     use super::*;
 
     fn read(model: &Model) -> Result<(Experiment, Shape)> {
-        let yaml = model.experiment(4096, 2, Strategy::STRIPED, Recompute::Layer, "text");
+        let yaml =
+            model.experiment(4096, 2, Strategy::STRIPED, Recompute::Layer, Offload::None, "text");
         let experiment = parse("bench", &yaml, &[]).map_err(|problems| anyhow!("{problems}"))?;
         let ModelSource::Inline(shape) = experiment.model.source.clone() else { bail!("{yaml}") };
         Ok((experiment, *shape))

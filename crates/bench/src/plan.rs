@@ -4,7 +4,7 @@
 //! The rates that step times are planned with are measured first, as `strategy: auto` does. Rounds
 //! go through all strategies, so that what disturbs meets all of them.
 
-use annulus_experiment::{Kernel, Recompute, parse};
+use annulus_experiment::{Kernel, Offload, Recompute, parse};
 use annulus_plan::Plan;
 use annulus_sequence::Strategy;
 use annulus_simulate::{Cluster, Estimate};
@@ -113,7 +113,8 @@ fn verdict(bytes: bool, memory: f64, wrong: &[String]) -> Verdict {
 
 fn case(arguments: &Arguments, strategy: Strategy, cluster: &Cluster) -> Result<Case> {
     let Arguments { tokens, ranks, recompute, .. } = arguments;
-    let yaml = Model::SMALL.experiment(*tokens, *ranks, strategy, *recompute, "recall");
+    let yaml =
+        Model::SMALL.experiment(*tokens, *ranks, strategy, *recompute, Offload::None, "recall");
     let plan = planned(parse("bench", &yaml, &[])?, None)?;
     let estimate = Estimate::of(&plan, cluster)?;
     Ok(Case { strategy, plan, step: estimate.step, seconds: Vec::new(), ranks: Vec::new() })

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use annulus_attention::{Attention, CallSite, Qkv};
 use annulus_comm::Communicator;
-use annulus_experiment::Device;
+use annulus_experiment::{Device, Offload};
 use annulus_ops::attention::Fused;
 use annulus_ops::{Cores, Pool};
 use annulus_sequence::{Heads, Layout, Schedules, Setting, Strategy};
@@ -100,6 +100,7 @@ fn of_step(arguments: &arguments::Ring, strategy: Strategy, ranks: usize) -> arg
         tokens: vec![arguments.tokens],
         model: arguments.model.clone(),
         recompute: arguments.recompute,
+        offload: Offload::None,
         threads: arguments.threads,
         ranks,
         strategy,

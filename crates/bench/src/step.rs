@@ -67,8 +67,8 @@ pub(crate) fn run(arguments: &arguments::Step) -> Result<Verdict> {
 
 /// The experiment that is measured.
 fn experiment(arguments: &arguments::Step, tokens: usize) -> String {
-    let arguments::Step { model, recompute, ranks, strategy, .. } = arguments;
-    model.experiment(tokens, *ranks, *strategy, *recompute, "text")
+    let arguments::Step { model, recompute, offload, ranks, strategy, .. } = arguments;
+    model.experiment(tokens, *ranks, *strategy, *recompute, *offload, "text")
 }
 
 /// The command that takes the same step with transformers.
@@ -92,6 +92,8 @@ pub(crate) struct Point {
     arguments: arguments::Step,
     tokens: usize,
     parameters: u64,
+    /// Tokens of a chunk of the loss, and of the feed-forward.
+    chunks: [usize; 2],
     /// Operations of the model in a step.
     operations: f64,
     device: candle_core::Device,
@@ -111,6 +113,7 @@ impl Point {
             arguments: arguments.clone(),
             tokens,
             parameters: step.plan.shape.elements(),
+            chunks: [step.plan.memory.loss_chunk, step.plan.memory.mlp_chunk],
             operations: step.plan.flops(),
             device: setup.device(),
             crew: step.crew(&setup)?,
@@ -133,13 +136,15 @@ impl Side for Point {
 
 impl Subject for Point {
     fn describe(&self) -> Fields {
-        let arguments::Step { model, recompute, ranks, strategy, threads, .. } = &self.arguments;
+        let arguments::Step { model, recompute, offload, ranks, strategy, threads, .. } =
+            &self.arguments;
         let deterministic = model.deterministic || self.device.is_cpu();
         let mut line = fields(json!({
             "bench": "step", "tokens": self.tokens, "model": word(&model.size),
             "parameters": self.parameters, "dtype": word(&model.dtype),
-            "deterministic": deterministic, "recompute": recompute.word(), "ranks": ranks,
-            "strategy": strategy.name(), "threads": threads,
+            "deterministic": deterministic, "recompute": recompute.word(), "offload": offload.word(), "ranks": ranks,
+            "strategy": strategy.name(), "threads": threads, "planned_chunks": model.planned_chunks,
+            "loss_chunk": self.chunks[0], "mlp_chunk": self.chunks[1],
         }));
         line.extend(device::describe(&self.device));
         line

@@ -1,6 +1,6 @@
 //! Words of the command line as values.
 
-use annulus_experiment::{Device, Recompute};
+use annulus_experiment::{Device, Offload, Recompute};
 use annulus_sequence::{Mask, Strategy};
 
 use crate::arguments::NamedMask;
@@ -32,6 +32,11 @@ pub(crate) fn recompute(text: &str) -> Result<Recompute, String> {
     let known = [("none", Recompute::None), ("layer", Recompute::Layer)];
     let found = known.into_iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| value).ok_or_else(|| "`none` and `layer` are known".to_owned())
+}
+
+pub(crate) fn offload(text: &str) -> Result<Offload, String> {
+    Offload::from_word(text)
+        .ok_or_else(|| "`none`, `activations`, `optimizer` and `both` are known".to_owned())
 }
 
 pub(crate) fn device(text: &str) -> Result<Device, String> {

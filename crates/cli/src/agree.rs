@@ -6,11 +6,13 @@ use std::sync::atomic::Ordering;
 
 use annulus_comm::World;
 use annulus_comm::flight::{EARLY, Verdict};
-use annulus_experiment::{Experiment, Override, parse, read_experiment};
+use annulus_experiment::{Experiment, Override, Problems, parse, read_experiment, replacing};
 use annulus_plan::{Plan, label};
 use annulus_sequence::Strategy;
 use annulus_text::{count, wrapped};
-use annulus_train::{Bits, Exit, bits, check_processes_agree, place_on_devices, resolved_text};
+use annulus_train::{
+    Bits, Exit, bits, check_processes_agree, is_run, place_on_devices, resolved_text,
+};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -21,7 +23,7 @@ use crate::failure::Failure;
 use crate::launch::{self, Starting};
 use crate::processes::{self, JobError};
 use crate::values::ranks;
-use crate::{Done, hub, judged, post_mortem, print, stop};
+use crate::{Done, check, hub, judged, post_mortem, print, stop};
 
 #[derive(Args, Debug)]
 pub(crate) struct Agree {
@@ -52,10 +54,46 @@ enum Engine {
     Nccl,
 }
 
+/// The experiment that all trials vary.
+struct Base {
+    file: ExperimentFile,
+    text: String,
+    /// Whether it is the resolved experiment of a run: nobody wrote the keys of its strategy.
+    of_run: bool,
+}
+
+impl Base {
+    /// Reads an experiment, or that of a run's folder.
+    fn read(file: &ExperimentFile) -> Result<Base, Failure> {
+        let of_run = is_run(&file.file);
+        let file = check::experiment_of_run(file);
+        Ok(Base { text: read_experiment(&file.file)?, file, of_run })
+    }
+
+    /// The experiment with `more` keys replaced; problems name the file `name`.
+    fn with(&self, name: &str, more: &[Override]) -> Result<Experiment, Problems> {
+        let all = [&self.file.replacements[..], more].concat();
+        let all = if self.of_run { replacing(&self.text, &all) } else { all };
+        parse(name, &self.text, &all)
+    }
+
+    /// The experiment with the strategy `ring`, since the file need not name one.
+    fn split(&self) -> Result<Experiment, Problems> {
+        let ring = replaced("attention.strategy", Strategy::Ring.name());
+        self.with(&self.file.file.display().to_string(), &[ring])
+    }
+}
+
 /// One combination of strategy, mask and engine, with its plan.
 struct Trial {
     name: String,
     plan: Plan,
+}
+
+/// A combination that cannot be tried, and why.
+struct Skipped {
+    name: String,
+    why: String,
 }
 
 /// The results of a trial over processes and over threads.
@@ -99,8 +137,7 @@ fn started(arguments: &Agree) -> Done {
         return Err(Failure::usage(message, "start several: `annulus agree FILE -n 2`"));
     }
     // Errors in the file are reported here, once, and not by every process.
-    let ExperimentFile { file, replacements } = &arguments.file;
-    split(&file.display().to_string(), &read_experiment(file)?, replacements)?;
+    Base::read(&arguments.file)?.split()?;
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     // A signal to stop this process is passed on to those that it starts.
     let stop = stop::watch()?;
@@ -118,8 +155,10 @@ fn started(arguments: &Agree) -> Done {
 }
 
 fn agree(arguments: &Agree, world: &World) -> Result<u8, JobError> {
+    let mut skipped = Vec::new();
     let lead = || {
-        let trials = trials(arguments, world)?;
+        let trials;
+        (trials, skipped) = self::trials(arguments, world)?;
         let texts: Vec<_> =
             trials.iter().map(|one| (&one.name, resolved_text(&one.plan))).collect();
         let text = json!(texts).to_string();
@@ -138,7 +177,7 @@ fn agree(arguments: &Agree, world: &World) -> Result<u8, JobError> {
     if world.process() > 0 {
         return Ok(0);
     }
-    told(arguments, &all)
+    told(arguments, &all, &skipped)
 }
 
 /// Runs a trial over processes, then over threads of process 0; `None` in other processes.
@@ -161,46 +200,50 @@ fn is_on_gpus(mut experiment: Experiment) -> bool {
     experiment.host.gpu_memory.is_some()
 }
 
-/// The trials: every strategy, mask and engine on the experiment's number of ranks.
-fn trials(arguments: &Agree, world: &World) -> Result<Vec<Trial>, Failure> {
-    let ExperimentFile { file, replacements } = &arguments.file;
-    let (name, text, started) =
-        (file.display().to_string(), read_experiment(file)?, world.processes());
+/// The trials: every strategy, mask and engine on the experiment's number of ranks; and what cannot be tried.
+fn trials(arguments: &Agree, world: &World) -> Result<(Vec<Trial>, Vec<Skipped>), Failure> {
+    let (base, started) = (Base::read(&arguments.file)?, world.processes());
     if let Some(wanted) = arguments.processes.filter(|wanted| *wanted != started) {
         let message = format!("`-n {wanted}`, but {started} processes were started");
         return Err(Failure::usage(message, "leave `-n` out: the launcher says how many"));
     }
     // Errors that all trials would share are reported once, before any is run.
-    let experiment = split(&name, &text, replacements)?;
+    let experiment = base.split()?;
     processes::ranks_on_host(world, &experiment.mesh)?;
     let masks = masks(&experiment);
     let on_gpus = is_on_gpus(experiment.clone());
     annulus_train::resolve(experiment, &mut hub::description)?;
-    let (mut trials, mut refusal) = (Vec::new(), None);
+    let (mut trials, mut skipped, mut refusal) = (Vec::new(), Vec::new(), None);
     for (strategy, (mask, changes), engine) in ways(&masks, arguments) {
-        // No GPU kernel stores scores.
+        let name = format!("{}, {mask}, {}", label(strategy), engine.value);
         if on_gpus && engine.value == "nccl" && strategy.stores_scores() {
+            skipped.push(Skipped { name, why: "no GPU kernel stores scores".to_owned() });
             continue;
         }
         let changes = changes.iter().map(|(key, value)| replaced(key, value));
         let split = replaced("attention.strategy", strategy.name());
         // The experiment may let the backward on a GPU add in a different order each time.
         let more = [split, engine, replaced("attention.deterministic", "true")];
-        let all = replacements.iter().cloned().chain(changes).chain(more).collect::<Vec<_>>();
-        let planned = parse(&name, &text, &all).map_err(Failure::from);
+        let all = changes.chain(more).collect::<Vec<_>>();
+        let planned = base.with(&name, &all).map_err(Failure::from);
         match planned.and_then(|experiment| planned_over(world, experiment)) {
-            Ok(plan) => {
-                let engine = plan.experiment.mesh.engine.word();
-                trials.push(Trial { name: format!("{}, {mask}, {engine}", label(strategy)), plan });
-            }
+            Ok(plan) => trials.push(Trial { name, plan }),
             // Not every strategy supports every mask and number of heads.
-            Err(refused) => refusal = refusal.or(Some(refused)),
+            Err(refused) => {
+                skipped.push(Skipped { name, why: first(&refused) });
+                refusal = refusal.or(Some(refused));
+            }
         }
     }
     match refusal.filter(|_| trials.is_empty()) {
         Some(refused) => Err(refused),
-        None => Ok(trials),
+        None => Ok((trials, skipped)),
     }
+}
+
+/// The first of the errors, without its place and hint.
+fn first(refused: &Failure) -> String {
+    refused.problems.0.first().map(|problem| problem.message.clone()).unwrap_or_default()
 }
 
 /// Every strategy but `local`, which runs on one rank, with every mask and engine.
@@ -234,16 +277,10 @@ fn planned_over(world: &World, experiment: Experiment) -> Result<Plan, Failure> 
     Ok(opened.plan(annulus_machine::cores())?)
 }
 
-/// The experiment with the strategy `ring`, since the file need not name one.
-fn split(name: &str, text: &str, replacements: &[Override]) -> Result<Experiment, Failure> {
-    let ring = replaced("attention.strategy", Strategy::Ring.name());
-    Ok(parse(name, text, &[replacements, &[ring]].concat())?)
-}
-
 /// A variation of the experiment: its name, and the keys that it sets.
 type Variation = (&'static str, Vec<(&'static str, String)>);
 
-/// Variations of masks and of ranks' shares that are tried.
+/// Variations of masks and of ranks' shards that are tried.
 fn masks(experiment: &Experiment) -> [Variation; 4] {
     let (tokens, ranks) = (experiment.data.tokens, experiment.mesh.sequence);
     let weights: Vec<String> = (0..ranks).map(|rank| (rank % 3 + 1).to_string()).collect();
@@ -251,7 +288,7 @@ fn masks(experiment: &Experiment) -> [Variation; 4] {
         ("causal", Vec::new()),
         ("window", vec![("attention.window", (tokens / 3).max(1).to_string())]),
         ("documents", vec![("attention.documents", format!("{:?}", documents(tokens)))]),
-        ("uneven shares", vec![("mesh.weights", format!("[{}]", weights.join(", ")))]),
+        ("uneven shards", vec![("mesh.weights", format!("[{}]", weights.join(", ")))]),
     ]
 }
 
@@ -261,18 +298,11 @@ fn documents(tokens: usize) -> Vec<usize> {
     [half, sixth, tokens - half - sixth].into_iter().filter(|length| *length > 0).collect()
 }
 
-/// Prints a line for every trial, and whether all are equal.
-fn told(arguments: &Agree, all: &[Found]) -> Result<u8, JobError> {
+/// Prints a line for every trial and for everything that was skipped, and whether all trials are equal.
+fn told(arguments: &Agree, all: &[Found], skipped: &[Skipped]) -> Result<u8, JobError> {
     let equal = all.iter().filter(|found| found.joined == found.threads).count();
-    let loss = |bits: &Bits| bits.losses.last().map(|bits| f64::from_bits(*bits));
     if arguments.json {
-        let line = |Found { name, joined, threads }: &Found| {
-            let losses = joined.losses == threads.losses;
-            let (first, last) = (joined.first == threads.first, joined.last == threads.last);
-            json!({ "way": name, "loss": loss(joined), "losses": losses, "first_step": first, "last_step": last })
-        };
-        let lines: Vec<_> = all.iter().map(line).collect();
-        print::line(&json!({ "equal": equal, "of": all.len(), "ways": lines }).to_string())?;
+        print::line(&to_json(equal, all, skipped))?;
     } else {
         for Found { name, joined, threads } in all {
             let verdict = match (joined.losses == threads.losses, joined == threads) {
@@ -280,8 +310,11 @@ fn told(arguments: &Agree, all: &[Found]) -> Result<u8, JobError> {
                 (true, false) => "OTHER STATE, the same losses",
                 (false, _) => "OTHER LOSSES",
             };
-            let loss = loss(joined).unwrap_or(f64::NAN);
+            let loss = last_loss(joined).unwrap_or(f64::NAN);
             print::line(&format!("  {name:<42} loss {loss:.6}   {verdict}"))?;
+        }
+        for Skipped { name, why } in skipped {
+            print::line(&wrapped(&format!("  {name:<42} skipped: {why}"), 4))?;
         }
         let steps = count(arguments.steps as usize, "step");
         let text = format!(
@@ -291,6 +324,22 @@ fn told(arguments: &Agree, all: &[Found]) -> Result<u8, JobError> {
         print::line(&wrapped(&text, 2))?;
     }
     Ok(judged(equal == all.len() && equal > 0))
+}
+
+fn to_json(equal: usize, all: &[Found], skipped: &[Skipped]) -> String {
+    let line = |Found { name, joined, threads }: &Found| {
+        let losses = joined.losses == threads.losses;
+        let (first, last) = (joined.first == threads.first, joined.last == threads.last);
+        json!({ "way": name, "loss": last_loss(joined), "losses": losses, "first_step": first, "last_step": last })
+    };
+    let lines: Vec<_> = all.iter().map(line).collect();
+    let skip = |Skipped { name, why }: &Skipped| json!({ "way": name, "skipped": why });
+    let skipped: Vec<_> = skipped.iter().map(skip).collect();
+    json!({ "equal": equal, "of": all.len(), "ways": lines, "skipped": skipped }).to_string()
+}
+
+fn last_loss(bits: &Bits) -> Option<f64> {
+    bits.losses.last().map(|bits| f64::from_bits(*bits))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use annulus_experiment::{KeyDifference, load};
+use annulus_text::count;
 use annulus_train::{Bisected, Difference, Divergence, RESOLVED, bisect};
 use clap::Args;
 use serde_json::json;
@@ -78,7 +79,8 @@ pub(crate) fn text(found: &Bisected) -> String {
             .filter(|(_, count)| *count > 0)
             .map(|(run, count)| format!("; {count} more are only in {run}, and are not compared"));
         let more = more.collect::<Vec<_>>().concat();
-        return format!("bit-identical after all {steps} hashed steps, the last {last}{more}");
+        let steps = count(steps, "hashed step");
+        return format!("bit-identical after {steps}, the last {last}{more}");
     };
     format!("{}{}", table(found.alike, first), meaning(found.alike, first))
 }

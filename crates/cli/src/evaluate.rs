@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use annulus_comm::World;
 use annulus_evaluation::{
     ConversationLoss, Conversations, Evaluated, FOLDER, Files, Mean, Perplexity, RESULTS, Reads,
-    Subject, TaskResults, TextLoss, conversations, kept_in, perplexity, tasks,
+    Subject, TaskResults, TextLoss, TrainedFiles, conversations, kept_in, perplexity, tasks,
 };
 use annulus_experiment::{EvaluationTask, Experiment, Override};
 use annulus_plan::PACKED_TOGETHER;
@@ -124,25 +124,32 @@ fn say_what_is_read(subject: &Subject, reads: Reads) {
     if !reads.texts && !reads.conversations {
         return;
     }
-    let is_trained = |path: &Path| {
-        let data = subject.trained_on();
-        data.is_some_and(|data| data.path.iter().any(|source| source.path == path))
-    };
-    match &experiment.evaluation.path {
-        Some(path) if is_trained(path) => print::warn(format!(
-            "`{}` was trained on: leave `evaluation.path` out to read what was held out of `data.path`",
-            path.display()
+    match (&experiment.evaluation.path, trained_in(subject)) {
+        (_, Some(trained)) => print::warn(format!(
+            "{trained} trained on: leave `evaluation.path` out to read what was held out of `data.path`"
         )),
-        Some(path) => {
+        (Some(path), None) => {
             let what = if reads.conversations { "the conversations in " } else { "" };
             print::say(&format!("reading {what}`{}`", path.display()));
         }
-        None if experiment.data.path.is_empty() => {}
-        None => print::say("reading the held-out part of `data.path`"),
+        (None, None) if experiment.data.path.is_empty() => {}
+        (None, None) => print::say("reading the held-out part of `data.path`"),
     }
     if reads.conversations && experiment.attention.masking.documents.is_none() {
         print::warn(PACKED_TOGETHER);
     }
+}
+
+/// What of `evaluation.path` a run trained the weights on, and that it was; `None`: nothing.
+fn trained_in(subject: &Subject) -> Option<String> {
+    let TrainedFiles { files, is_all } = subject.trained_files();
+    let first = files.first()?.display();
+    let path = subject.plan.experiment.evaluation.path.as_ref()?.display();
+    Some(match files.len() - 1 {
+        _ if is_all => format!("`{path}` was"),
+        0 => format!("`{first}`, which is in `{path}`, was"),
+        more => format!("`{first}` and {more} more of `{path}` were", more = count(more, "file")),
+    })
 }
 
 /// Says beforehand which earlier results will be replaced or moved.
@@ -229,12 +236,21 @@ fn of_assistant(found: &Conversations) -> String {
     ];
     for length in &found.lengths {
         let (loss, error) = (length.loss.mean, length.loss.shown_error());
-        let right = format!("{}/{}", length.right.right, length.right.of);
+        let right = length.right.map(|right| format!("{}/{}", right.right, right.of));
+        let right = right.unwrap_or_else(|| "–".to_owned());
         lines.push(format!(
             "{:>9} {loss:>9.4} {error:>9} {:>11.3} {:>9} {:>13} {right:>13}",
             length.tokens, length.perplexity, length.targets, length.conversations
         ));
     }
+    let with_others = found.lengths.iter().filter(|length| length.not_whole > 0);
+    lines.extend(with_others.map(|length| {
+        let answers = count(length.not_whole, "answer");
+        format!(
+            "not scored: {answers} not whole in {} tokens; what is there counts in the loss",
+            length.tokens
+        )
+    }));
     let sources = found.lengths.last().map_or(&[][..], |longest| &longest.sources);
     let of_source = |ConversationLoss { path, conversations, loss, .. }: &ConversationLoss| {
         of_several(*loss, &count(*conversations, "conversation"), path)

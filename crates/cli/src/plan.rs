@@ -205,7 +205,7 @@ fn compare(arguments: &Arguments) -> Done {
         return Err(Failure::usage(message, "give heads of equal size"));
     }
     if let Some(few) = given.key_value_heads.filter(|&few| few == 0 || !heads.is_multiple_of(few)) {
-        let message = format!("{heads} query heads cannot share {few} key/value heads evenly");
+        let message = format!("{heads} query heads cannot share {few} KV heads evenly");
         return Err(Failure::usage(message, format!("give a divisor of {heads}")));
     }
     let comparison = Comparison {

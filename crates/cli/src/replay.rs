@@ -167,13 +167,14 @@ impl Replay {
 }
 
 /// The keys that end a run after a step, and leave out whatever it does not need.
-fn only(step: u64) -> [Override; 8] {
+fn only(step: u64) -> [Override; 9] {
     let step = step.to_string();
     [
         ("schedule.stop", step.as_str()),
         ("every.hash", "0"),
         ("every.evaluate", "0"),
         ("every.evaluate_on_start", "false"),
+        ("keep_best", "false"),
         ("every.checkpoint", "0"),
         ("every.log", step.as_str()),
         ("trace.steps", "[]"),

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use annulus_comm::World;
 use annulus_experiment::{Override, value_text};
+use annulus_text::count;
 use annulus_train::{
     Exit, FINISHED, Logged, Manifest, PREEMPTED, Reproduced, RunOptions, Unlike, comparable,
     reproduced,
@@ -174,13 +175,14 @@ pub(crate) fn value(Unlike { step, tag, was, is }: &Unlike) -> String {
 /// What could be compared: logged losses, hashes and weights.
 fn compared(found: &Reproduced) -> String {
     let Reproduced { logged, of, hashes, weights, .. } = found;
+    let steps = count(*of, "logged step");
     let steps = match (logged, of) {
-        (logged, of) if logged == of => format!("losses of {of} logged steps"),
-        _ => format!("losses of {logged} of {of} logged steps"),
+        (logged, of) if logged == of => format!("losses of {steps}"),
+        _ => format!("losses of {logged} of {steps}"),
     };
     let hashes = hashes.as_ref().map_or_else(
         || "no hashes".to_owned(),
-        |found| format!("hashes after {} steps", found.steps),
+        |found| format!("hashes after {}", count(found.steps, "step")),
     );
     let weights = weights.as_ref().map_or_else(
         || "no checkpoint".to_owned(),

@@ -4,9 +4,9 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::BinaryKind;
 use crate::binary_kind::not_utf8;
-use crate::packed::left_out;
+use crate::packed::{left_out, too_long};
+use crate::{BinaryKind, Place};
 
 /// An error of data: a file, a text, a tokenizer or a cache that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -223,14 +223,18 @@ pub enum DataError {
         path: Option<PathBuf>,
     },
     /// A document that does not fit into a sequence.
-    #[error("document {document} has {found} tokens, more than the {wanted} that fit a sequence")]
+    #[error("{} has {found} tokens, more than the {wanted} that fit a sequence", too_long(*document, place.as_ref()))]
     TooLong {
         /// The number of the document, from 1.
         document: usize,
+        /// Where the document is; `None`: that was not looked for.
+        place: Option<Place>,
         /// The number of its tokens.
         found: u64,
-        /// The most tokens that fit: `data.tokens` inputs and the last target.
+        /// The most tokens that fit: the inputs and the last target.
         wanted: u64,
+        /// The key that says how many inputs a sequence has.
+        key: &'static str,
     },
     /// A text the tokenizer fails on.
     #[error("the tokenizer failed near byte {offset} of a document: {message}")]

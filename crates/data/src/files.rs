@@ -10,6 +10,7 @@ use std::path::Path;
 use annulus_files::Identity;
 use serde_json::{Map, Value as Json};
 
+use crate::chat::CONVERSATION_FIELDS;
 use crate::texts::COLUMN;
 use crate::{BinaryKind, DataError};
 
@@ -219,23 +220,34 @@ pub(crate) fn text_of<'a>(line: &'a str, column: &str) -> Result<Cow<'a, str>, S
         return match line.remove(column) {
             Some(Json::String(text)) => Ok(text.into()),
             Some(other) => Err(format!("`{column}` is {}, not a string", kind(&other))),
-            None => Err(format!("missing field `{column}`")),
+            None => Err(format!("missing field `{column}`{}", of_conversations(&line))),
         };
     }
     match serde_json::from_str::<Line<'_>>(line) {
         Ok(line) => Ok(line.text),
-        Err(error) => Err(of_another_type(line, &error).unwrap_or_else(|| described(&error))),
+        Err(error) => Err(of_another_kind(line, &error).unwrap_or_else(|| described(&error))),
     }
 }
 
-/// What is wrong with a line whose text is no string; `None`: something else is wrong.
-fn of_another_type(line: &str, error: &serde_json::Error) -> Option<String> {
+/// What is to be done with a record that has the fields of a conversation in place of a text.
+fn of_conversations(record: &Map<String, Json>) -> String {
+    let field = CONVERSATION_FIELDS.iter().find(|field| record.contains_key(**field));
+    field.map_or_else(String::new, |field| {
+        format!(", but it has `{field}`: set its format (`data.format` or `evaluation.format`) to `chat`")
+    })
+}
+
+/// What is wrong with a line whose text is no string, or that is a conversation; `None`: something else is wrong.
+fn of_another_kind(line: &str, error: &serde_json::Error) -> Option<String> {
     if !error.is_data() {
         return None;
     }
     let found: Map<String, Json> = serde_json::from_str(line).ok()?;
-    let text = found.get(COLUMN).filter(|text| !text.is_string())?;
-    Some(format!("`{COLUMN}` is {}, not a string", kind(text)))
+    let Some(text) = found.get(COLUMN) else {
+        let way_out = of_conversations(&found);
+        return (!way_out.is_empty()).then(|| described(error) + &way_out);
+    };
+    (!text.is_string()).then(|| format!("`{COLUMN}` is {}, not a string", kind(text)))
 }
 
 /// A value that is no string, in a few words.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::files::{ARRAY, LIMIT_OF_LINE};
-use crate::parquet::CODECS;
+use crate::parquet::{CODECS, CUT_SHORT, ENCRYPTED, FOREIGN, LIMIT_OF_ROW};
 use crate::unpack::unpacked_name;
 use crate::{BinaryKind, DataError};
 
@@ -41,6 +41,7 @@ impl DataError {
             DataError::TooMany { what, wanted, .. } => {
                 return Some(format!("set `{what}` to {wanted} or less"));
             }
+            DataError::TooLong { key, .. } => return Some(of_too_long(key)),
             DataError::NoFiles { json: Some(path), .. } => return Some(in_lines(path)),
             DataError::Lacking { tokenizer, .. } => return Some(saved_again(tokenizer)),
             DataError::TokenizerFolder { path } => {
@@ -63,12 +64,7 @@ impl DataError {
                 "name another folder, or a single file, whatever it is called"
             }
             DataError::Utf8 { kind, .. } => of_encoding(*kind),
-            DataError::Parquet { message, .. } if message.contains(CODECS) => {
-                "write it again, packed by zstd, snappy or gzip, or not packed"
-            }
-            DataError::Parquet { .. } => {
-                "texts are read from the column `data.column` (of a command, `--column`), `text` unless set; conversations from `messages`, `conversations`, or `instruction` and `output`"
-            }
+            DataError::Parquet { message, .. } => of_rows(message),
             DataError::PackedRows { .. } => "unpack it: parquet is compressed inside already",
             DataError::NoMatch { .. } => {
                 "check the pattern: `*` stands for no hidden file, and a `[`, `*` or `?` in a name is written `[[]`, `[*]` or `[?]`"
@@ -121,10 +117,6 @@ impl DataError {
     fn of_sequences(&self) -> Option<&'static str> {
         Some(match self {
             DataError::TaskTooLong { .. } => "questions are never cut: raise `evaluation.lengths`",
-            DataError::TooLong { .. } => {
-                "raise `data.tokens`, or set `data.longer` to `split` (into pieces), `cut` (what is beyond) or \
-                 `drop` (the document)"
-            }
             DataError::TooShort { .. } => {
                 "use a longer text, or lower `data.tokens` or `data.evaluate`"
             }
@@ -166,6 +158,13 @@ fn in_lines(path: &Path) -> String {
     format!(
         "write each record on a line of its own: `{unpack} > {}`",
         stem.with_extension(end).display()
+    )
+}
+
+/// The way out of a document that is too long for sequences of `key`.
+fn of_too_long(key: &str) -> String {
+    format!(
+        "raise `{key}`, or set `data.longer` to `split` (into pieces), `cut` (what is beyond) or `drop` (the document)"
     )
 }
 
@@ -215,6 +214,29 @@ fn of_writing(path: &Path, error: &io::Error) -> &'static str {
         return "free some space there, or set `TMPDIR` to a folder on another disk";
     }
     "free some space, or set another `output`: the cache of tokens lies beside it, in `cache`"
+}
+
+/// The way out of a file of rows that is not as wanted.
+fn of_rows(message: &str) -> &'static str {
+    const KNOWN: [(&str, &str); 7] = [
+        (CODECS, "write it again, packed by zstd, snappy or gzip, or not packed"),
+        (
+            FOREIGN,
+            "name a parquet file, or set `format`, and the ending of its name, to what it is; `git lfs pull` fetches a file of which git left a pointer",
+        ),
+        (CUT_SHORT, "copy or download it again"),
+        (ENCRYPTED, "write it again without encryption"),
+        (LIMIT_OF_ROW, "break its text up into several rows"),
+        ("not UTF-8", "write its texts in UTF-8; if they are, the file is damaged: copy it again"),
+        (
+            "column `",
+            "texts are read from the column `data.column` (of a command, `--column`), `text` unless set; conversations from `messages`, `conversations`, or `instruction` and `output`",
+        ),
+    ];
+    let known = KNOWN.iter().find(|(part, _)| message.contains(part));
+    known.map_or("copy it again, or write it again, with fewer rows in a row group", |(_, hint)| {
+        hint
+    })
 }
 
 /// The way out of a line that is not as wanted.

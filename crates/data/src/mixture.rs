@@ -1,8 +1,8 @@
 //! Sequences of several sources in given shares.
 //!
 //! Which source a sequence is of is a pure function of (seed, number of the sequence): every thousand sequences
-//! have their sources in exact shares, in an order drawn anew. Nothing is counted along the way, so that a run that
-//! resumes, on any number of ranks, goes on with the same sequences.
+//! have their sources in exact shares, in an order drawn anew, and each source's sequences are read in its own order. Nothing is kept
+//! along the way, so that a run that resumes, on any number of ranks, goes on with the same sequences.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,14 +49,21 @@ impl Mixture {
         let (round, within) =
             ((index / u128::from(ROUND)) as u64, (index % u128::from(ROUND)) as u64);
         let key = Key::new("annulus sources of a round", &[self.seed, round]);
-        let mut at = key.permute(within, ROUND);
-        for (part, &count) in self.counts.iter().enumerate() {
-            if at < count {
-                return (part, round.wrapping_mul(count).wrapping_add(at));
-            }
-            at -= count;
-        }
-        unreachable!("the counts of a round add up to it")
+        let source = |within| self.source(key.permute(within, ROUND));
+        let part = source(within);
+        // Of a source whose epoch is shorter than its part of a round, too, every sequence comes once before any comes again.
+        let earlier = (0..within).filter(|other| source(*other) == part).count() as u64;
+        (part, round.wrapping_mul(self.counts[part]).wrapping_add(earlier))
+    }
+
+    /// The source of slot `at` of a round, where slots are ordered by source.
+    fn source(&self, mut at: u64) -> usize {
+        let is_here = |count: &u64| {
+            let here = at < *count;
+            at = at.saturating_sub(*count);
+            here
+        };
+        self.counts.iter().position(is_here).expect("the counts of a round add up to it")
     }
 }
 
@@ -115,6 +122,7 @@ impl Source for Mixture {
 
     fn fingerprint(&self) -> String {
         let mut hasher = blake3::Hasher::new();
+        hasher.update(b"in each source's order");
         for number in [self.batch, self.seed] {
             hasher.update(&number.to_le_bytes());
         }
@@ -238,6 +246,17 @@ mod tests {
         // Short stretches are mixed, too.
         for stretch in all.chunks(100) {
             assert!(stretch.iter().filter(|of| of.0 == 2).count() > 5);
+        }
+    }
+
+    /// An epoch of a source ends where each of its sequences has been read, however short it is beside a round.
+    #[test]
+    fn sequences_of_a_source_come_in_its_order() {
+        let mixture = Mixture::new(vec![part(0, 1.0), part(1, 1.0), part(2, 1.5)], 2, 3);
+        for source in 0..3 {
+            let all = read(&mixture, 0..700);
+            let own = all.iter().filter(|of| of.0 == source).map(|of| of.1);
+            assert!(own.enumerate().all(|(index, number)| number == index as i64));
         }
     }
 

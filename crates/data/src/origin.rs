@@ -70,6 +70,28 @@ pub fn places(
     Ok(finder.found)
 }
 
+impl DataError {
+    /// Names the file and the line of a document that is too long, which are looked for in its `texts`; other errors stay as they are.
+    #[must_use]
+    pub fn located(self, texts: &Texts<'_>) -> DataError {
+        let (path, error) = match self {
+            DataError::In { path, source } if matches!(*source, DataError::TooLong { .. }) => {
+                (path, *source)
+            }
+            other => return other,
+        };
+        let DataError::TooLong { document, place: None, found, wanted, key } = error else {
+            return error;
+        };
+        let number = document as u64 - 1;
+        match places(texts, &BTreeSet::from([number])).map(|mut all| all.remove(&number)) {
+            Ok(place @ Some(_)) => DataError::TooLong { document, place, found, wanted, key },
+            Ok(None) => DataError::Changed { path },
+            Err(error) => error,
+        }
+    }
+}
+
 struct Finder<'a> {
     texts: &'a Texts<'a>,
     documents: &'a BTreeSet<u64>,

@@ -15,7 +15,7 @@ use crate::order::Order;
 use crate::origin::extracts;
 use crate::reader::Reader;
 use crate::windows::Window;
-use crate::{Cache, DataError, IGNORED, Origin, Source, Tokens};
+use crate::{Cache, DataError, IGNORED, Origin, Place, Source, Tokens};
 
 /// What to do with a document that is longer than a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +157,8 @@ impl Packing {
         let is_longer = length > wanted;
         let inputs = match self.longer {
             Longer::Refuse if is_longer => {
-                return Err(DataError::TooLong { document: document + 1, found: length, wanted });
+                let (document, found, key) = (document + 1, length, "data.tokens");
+                return Err(DataError::TooLong { document, place: None, found, wanted, key });
             }
             Longer::Drop if is_longer => 0,
             Longer::Split => length.saturating_sub(1),
@@ -274,6 +275,17 @@ impl Packed {
         }
         let (purpose, batch) = ("annulus packed sequences of an epoch", batch as u64);
         Ok(Packed { packing, start, order: Order { window, purpose, count, batch, seed } })
+    }
+}
+
+/// What a document that is too long is called.
+pub(crate) fn too_long(document: usize, place: Option<&Place>) -> String {
+    match place {
+        None => format!("document {document}"),
+        Some(Place { file, line: None }) => format!("`{}`: the document", file.display()),
+        Some(Place { file, line: Some(line) }) => {
+            format!("`{}`, line {line}: the document", file.display())
+        }
     }
 }
 

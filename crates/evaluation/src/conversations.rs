@@ -1,18 +1,22 @@
 //! The loss of conversations over what the assistant says in them, and how many of its answers the model gives.
 //!
 //! They are rendered, masked and packed as in training, so their loss is its validation loss: the mean over all tokens of the assistant, however
-//! many each answer has. An answer is judged as those of tasks are: by the most likely token behind the right ones before it.
+//! many each answer has. An answer is judged as those of tasks are: by the most likely token behind the right ones before it. One that is not whole in
+//! a sequence is not judged.
 
+use std::collections::BTreeMap;
+use std::iter::zip;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use annulus_data::{PackingStats, Sequence};
-use annulus_train::{HeldOut, Result, Setup, Verdict, judge, packing_notes};
+use annulus_data::{Cache, PackingStats};
+use annulus_train::{HeldOut, Result, Setup, judge, packing_notes};
 use serde::{Deserialize, Serialize};
 
+use crate::answers::{Piece, count_answers};
 use crate::perplexity::or_infinite;
 use crate::statistics::{Mean, Rate};
-use crate::tasks::{Answer, Expected};
+use crate::tasks::Answer;
 use crate::texts::{Chats, reading};
 use crate::{Progress, Subject};
 
@@ -51,12 +55,16 @@ pub struct ConversationScores {
     /// `exp(loss)`; infinite where that is, which JSON writes as `null`.
     #[serde(deserialize_with = "or_infinite")]
     pub perplexity: f64,
-    /// The rate of answers of which every token is right, up to the one that ends an answer.
-    pub right: Rate,
+    /// The rate of answers of which every token is right, up to the one that ends an answer; `None`: none is whole in a sequence.
+    pub right: Option<Rate>,
+    /// The answers that are not scored, as they are not whole in a sequence, also those of conversations that are left out. What is there of
+    /// them counts in the loss.
+    #[serde(default)]
+    pub not_whole: usize,
     /// Losses by source, where there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<ConversationLoss>,
-    /// Every answer of the assistant, in the order of the data.
+    /// Every answer of the assistant that is whole in a sequence, in the order of the data.
     pub answers: Vec<Answer>,
 }
 
@@ -99,14 +107,17 @@ pub fn conversations(subject: &Subject, progress: Progress<'_>) -> Result<Conver
 /// What was found in the conversations of one source.
 struct Scored {
     stats: PackingStats,
-    /// The sum of losses and the number of targets, of every conversation or piece of one.
-    pieces: Vec<(f64, usize)>,
+    /// The sum of losses and the number of targets, by conversation.
+    losses: Vec<(f64, usize)>,
+    /// Those that are whole in a sequence.
     answers: Vec<Answer>,
+    /// The number of all answers.
+    all_answers: usize,
 }
 
 impl Scored {
     fn targets(&self) -> usize {
-        self.pieces.iter().map(|(_, targets)| targets).sum()
+        self.losses.iter().map(|(_, targets)| targets).sum()
     }
 }
 
@@ -119,16 +130,18 @@ fn scores(
     progress: Progress<'_>,
 ) -> Result<ConversationScores> {
     let (setup, packed) = subject.shared(|| {
-        let packed = chats.iter().map(|one| one.packed(tokens)).collect::<Result<Vec<_>>>()?;
+        let packed =
+            chats.iter().map(|one| one.packed(subject, tokens)).collect::<Result<Vec<_>>>()?;
         Ok((subject.setup(tokens)?, packed))
     })?;
     let mut all = Vec::new();
-    for (held_out, stats) in packed {
+    for (chats, (held_out, stats)) in zip(chats, packed) {
         for note in packing_notes(stats, tokens) {
             progress(&format!("note: {note}"), 0, 0);
         }
-        let (pieces, answers) = scored(subject, &setup, &held_out, ends, progress)?;
-        all.push(Scored { stats, pieces, answers });
+        let (losses, answers) = scored(subject, &setup, &chats.cache, &held_out, ends, progress)?;
+        let all_answers = count_answers(&chats.cache, chats.first);
+        all.push(Scored { stats, losses, answers, all_answers });
     }
     Ok(ConversationScores::of(tokens, chats, all))
 }
@@ -137,10 +150,10 @@ impl ConversationScores {
     /// What was found in all sources.
     fn of(tokens: usize, chats: &[Chats], all: Vec<Scored>) -> ConversationScores {
         let by_source = chats.iter().zip(&all).map(|(chats, scored)| ConversationLoss {
-            path: chats.path.clone(),
+            path: chats.path(),
             conversations: scored.stats.documents as usize,
             targets: scored.targets(),
-            loss: Mean::of_tokens(&scored.pieces),
+            loss: Mean::of_tokens(&scored.losses),
         });
         let sources = if all.len() > 1 { by_source.collect() } else { Vec::new() };
         let count = |of: fn(&PackingStats) -> u64| {
@@ -149,8 +162,9 @@ impl ConversationScores {
         let (conversations, cut) = (count(|stats| stats.documents), count(|stats| stats.cut));
         let left_out = count(|stats| stats.dropped);
         let targets = all.iter().map(Scored::targets).sum();
-        let pieces = all.iter().flat_map(|scored| scored.pieces.iter().copied());
-        let loss = Mean::of_tokens(&pieces.collect::<Vec<_>>());
+        let losses = all.iter().flat_map(|scored| scored.losses.iter().copied());
+        let loss = Mean::of_tokens(&losses.collect::<Vec<_>>());
+        let all_answers: usize = all.iter().map(|scored| scored.all_answers).sum();
         let answers: Vec<Answer> = all.into_iter().flat_map(|scored| scored.answers).collect();
         let right = answers.iter().filter(|answer| answer.right).count();
         ConversationScores {
@@ -161,17 +175,19 @@ impl ConversationScores {
             targets,
             loss,
             perplexity: loss.mean.exp(),
-            right: Rate::of(right, answers.len()),
+            right: (!answers.is_empty()).then(|| Rate::of(right, answers.len())),
+            not_whole: all_answers - answers.len(),
             sources,
             answers,
         }
     }
 }
 
-/// The losses of the pieces in all sequences of a source, and their answers.
+/// The losses of the conversations in all sequences of a source, and their whole answers.
 fn scored(
     subject: &Subject,
     setup: &Setup,
+    cache: &Cache,
     held_out: &HeldOut,
     ends: &[u32],
     progress: Progress<'_>,
@@ -184,50 +200,17 @@ fn scored(
     let sequence = |index| held_out.sequence(index);
     let verdicts = judge(setup, &subject.weights, count, &sequence, &told)?;
     subject.shared(|| {
-        let (mut pieces, mut answers) = (Vec::new(), Vec::new());
+        let (mut losses, mut answers) = (BTreeMap::<u64, (f64, usize)>::new(), Vec::new());
         for (index, verdicts) in verdicts.iter().enumerate() {
             let sequence = held_out.sequence(index)?;
-            for (begin, own) in by_piece(&sequence.documents, verdicts) {
-                pieces.push((own.iter().map(|verdict| verdict.loss).sum(), own.len()));
-                for said in own.chunk_by(|one, next| one.position + 1 == next.position) {
-                    answers.push(answer(subject, &sequence, begin, said, ends)?);
-                }
+            for piece in Piece::all(cache, &held_out.extracts(index)?, verdicts) {
+                // A conversation may be in several pieces.
+                let (loss, targets) = losses.entry(piece.document).or_default();
+                *loss += piece.verdicts.iter().map(|verdict| verdict.loss).sum::<f64>();
+                *targets += piece.verdicts.len();
+                answers.extend(piece.answers(subject, cache, &sequence, ends)?);
             }
         }
-        Ok((pieces, answers))
+        Ok((losses.into_values().collect(), answers))
     })
-}
-
-/// The verdicts on each of the documents of a sequence that has any, with where it begins.
-fn by_piece<'a>(documents: &[usize], verdicts: &'a [Verdict]) -> Vec<(usize, &'a [Verdict])> {
-    let (mut begin, mut rest) = (0, verdicts);
-    let mut pieces = Vec::new();
-    for length in documents {
-        let end = begin + length;
-        let (own, others) = rest.split_at(rest.partition_point(|one| one.position < end));
-        if !own.is_empty() {
-            pieces.push((begin, own));
-        }
-        (begin, rest) = (end, others);
-    }
-    pieces
-}
-
-/// What the model would have said in place of an answer, whose conversation begins at `begin`: up to the first of `ends`, at which generation
-/// stops.
-fn answer(
-    subject: &Subject,
-    sequence: &Sequence,
-    begin: usize,
-    said: &[Verdict],
-    ends: &[u32],
-) -> Result<Answer> {
-    let wanted = said.iter().map(|one| sequence.targets[one.position] as u32);
-    let mut wanted: Vec<u32> = wanted.collect();
-    if let Some(end) = wanted.iter().position(|id| ends.contains(id)) {
-        wanted.truncate(end + 1);
-    }
-    let said = &said[..wanted.len()];
-    let tokens = said.last().map_or(0, |last| last.position + 1 - begin);
-    Expected { tokens, wanted: &wanted, parts: &[] }.judged(subject, said)
 }

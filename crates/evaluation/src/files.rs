@@ -82,7 +82,9 @@ impl Files {
         for length in &found.lengths {
             let tag = |what: &str| format!("evaluation/{what}/{}", length.tokens);
             self.scalar(&tag("conversations"), length.loss.mean)?;
-            self.scalar(&tag("answers"), length.right.value())?;
+            if let Some(right) = length.right {
+                self.scalar(&tag("answers"), right.value())?;
+            }
         }
         self.flush()
     }

@@ -4,6 +4,7 @@
 //! training does; [`tasks`] asks for what a made-up text says, at every depth. What is found are tables with errors, in JSON, and pictures
 //! of them ([`Files`]). [`table`] says of many runs which differ by more than their seeds explain.
 
+mod answers;
 mod conversations;
 mod earlier;
 mod files;
@@ -14,6 +15,7 @@ mod subject;
 mod table;
 mod tasks;
 mod texts;
+mod trained;
 mod windows;
 
 pub use conversations::{ConversationLoss, ConversationScores, Conversations, conversations};
@@ -28,3 +30,4 @@ pub use table::{
 };
 pub use tasks::{Answer, Cell, TaskResults, tasks};
 pub use texts::Reads;
+pub use trained::TrainedFiles;

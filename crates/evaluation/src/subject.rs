@@ -3,15 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use annulus_data::{Progress as Reading, Tokenizer};
-use annulus_experiment::{
-    BYTES, Data, Experiment, ModelSource, Reproducible, Resolved, generation_ends,
-};
+use annulus_data::Tokenizer;
+use annulus_experiment::{BYTES, ModelSource, Reproducible, Resolved, generation_ends};
 use annulus_files::hugging_face::TOKENIZER;
 use annulus_plan::Plan;
 use annulus_train::{
-    DeviceWeights, Opening, Result, Saved, Setup, TrainError, Trained, TrainedBy,
-    check_processes_agree, data_fingerprint, shared,
+    DeviceWeights, Result, Saved, Setup, TrainError, Trained, TrainedBy, check_processes_agree,
+    shared,
 };
 
 /// A callback for progress: what is done, how much of it, of how much.
@@ -100,33 +98,6 @@ impl Subject {
         Ok([&own[..], &settings, self.tokenizer()?.ends()].concat())
     }
 
-    /// An error if the text that training held a part out of has changed since: which part it held out is not known then.
-    pub(crate) fn check_data(
-        &self,
-        by: &TrainedBy,
-        progress: &mut dyn FnMut(Reading),
-    ) -> Result<()> {
-        let Experiment { data: now, output, .. } = &self.plan.experiment;
-        let then = &by.experiment.data;
-        if (&now.path, now.format, &now.column) != (&then.path, then.format, &then.column) {
-            // Another text was asked for.
-            return Ok(());
-        }
-        let opening = Opening { tokenizer: Some(self.tokenizer()?), ..Opening::default() };
-        // The run may have been moved, and its token caches with it.
-        let experiment = Experiment { output: output.clone(), ..by.experiment.clone() };
-        if by.data == data_fingerprint(&experiment, opening, progress)? {
-            return Ok(());
-        }
-        Err(TrainError::checkpoint(
-            format!(
-                "`{}` was trained on other texts than `data.path` has now, or with another tokenizer, so its held-out part is unknown",
-                self.folder.display()
-            ),
-            "restore them, or evaluate another text with `evaluation.path=TEXT`",
-        ))
-    }
-
     /// Runs `make` on every process; if it fails on one, all stop and one reports the reason.
     pub(crate) fn shared<T>(&self, make: impl FnOnce() -> Result<T>) -> Result<T> {
         shared(&self.setup.processes, make)
@@ -161,11 +132,6 @@ impl Subject {
         let beyond = global.iter().flatten().filter(|range| range.end > prompt);
         let beyond: Vec<_> = beyond.map(|range| range.start.max(prompt)..range.end).collect();
         Ok(if beyond.is_empty() { setup } else { setup.with_global(&beyond) })
-    }
-
-    /// The data that a run trained the weights on; `None`: they are not from a run.
-    pub fn trained_on(&self) -> Option<&Data> {
-        self.trained_by.as_ref().map(|by| &by.experiment.data)
     }
 
     /// The longest sequences that the model was extended to; `None`: it was not.

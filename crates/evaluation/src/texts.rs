@@ -10,6 +10,7 @@ use annulus_train::{
     texts,
 };
 
+use crate::trained::numbers_in_training;
 use crate::{Progress, Subject};
 
 /// A text that is read, as tokens.
@@ -71,16 +72,30 @@ impl ToRead {
 
     /// Its tokens, from the cache beside the runs.
     fn cached(&self, subject: &Subject, told: &mut dyn FnMut(Reading)) -> Result<Arc<Cache>> {
+        let folder = cache_folder(&subject.plan.experiment.output);
+        let open = |texts: &Texts<'_>| Cache::open(texts, &folder, subject.verify_cache, told);
+        let cache = self.with_texts(subject, open)??;
+        if self.holder.is_none() && cache.tokens() == 0 {
+            let what = if self.records == Records::Chats { "conversation" } else { "text" };
+            return Err(TrainError::configuration(
+                format!("there is no {what} in `{}`", self.path().display()),
+                "give a file or a folder that has some in `evaluation.path`",
+            ));
+        }
+        Ok(Arc::new(cache))
+    }
+
+    /// What `read` makes of its texts.
+    fn with_texts<T>(&self, subject: &Subject, read: impl FnOnce(&Texts<'_>) -> T) -> Result<T> {
         let inputs = match &self.holder {
             Some(_) => texts(&self.source)?,
             None => path_of(&self.source).map(Path::to_owned).into_iter().collect(),
         };
-        let output = &subject.plan.experiment.output;
-        let excluded = excluded(&inputs, output)?;
+        let excluded = excluded(&inputs, &subject.plan.experiment.output)?;
         let tokenizer = subject.tokenizer()?;
         let (inputs, column) = (&inputs[..], &self.source.data.column[..]);
         let texts = Texts { inputs, records: self.records, column, tokenizer, excluded: &excluded };
-        Ok(Arc::new(Cache::open(&texts, &cache_folder(output), subject.verify_cache, told)?))
+        Ok(read(&texts))
     }
 
     fn path(&self) -> PathBuf {
@@ -143,14 +158,11 @@ impl Text {
 }
 
 /// Conversations that are read, as tokens.
-#[derive(Debug)]
 pub(crate) struct Chats {
-    /// The path in `data.path` or `evaluation.path`.
-    pub(crate) path: PathBuf,
     pub(crate) cache: Arc<Cache>,
     /// The first token of the first conversation that is scored.
-    first: u64,
-    source: Experiment,
+    pub(crate) first: u64,
+    read: ToRead,
 }
 
 impl Chats {
@@ -163,17 +175,30 @@ impl Chats {
     fn open(subject: &Subject, one: ToRead, told: &mut dyn FnMut(Reading)) -> Result<Chats> {
         let cache = one.cached(subject, told)?;
         let first = one.holder.as_ref().map_or(Ok(0), |holder| first_held_out(holder, &cache))?;
-        Ok(Chats { path: one.path(), cache, first, source: one.source })
+        Ok(Chats { cache, first, read: one })
+    }
+
+    /// The path in `data.path` or `evaluation.path`.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.read.path()
     }
 
     /// The conversations packed into sequences of `tokens`, as training packs what it holds out.
-    pub(crate) fn packed(&self, tokens: usize) -> Result<(HeldOut, PackingStats)> {
-        HeldOut::since(&self.source, &self.cache, self.first, tokens)
+    pub(crate) fn packed(
+        &self,
+        subject: &Subject,
+        tokens: usize,
+    ) -> Result<(HeldOut, PackingStats)> {
+        let packed = HeldOut::since(&self.read.source, &self.cache, self.first, tokens);
+        packed.map_err(|error| {
+            let located = self.read.with_texts(subject, |texts| error.located(texts));
+            located.unwrap_or_else(|gone| gone)
+        })
     }
 }
 
 /// The path of an experiment's first source.
-fn path_of(experiment: &Experiment) -> Option<&Path> {
+pub(crate) fn path_of(experiment: &Experiment) -> Option<&Path> {
     experiment.data.path.first().map(|source| source.path.as_path())
 }
 
@@ -182,19 +207,12 @@ fn path_of(experiment: &Experiment) -> Option<&Path> {
 fn held_out_of(subject: &Subject) -> Vec<(Experiment, Experiment)> {
     let sources = by_source(&subject.plan.experiment);
     let trained = subject.trained_by.as_ref().map_or_else(Vec::new, |by| by_source(&by.experiment));
-    let same = |one: &Experiment, other: &Experiment| {
-        let [one_data, other_data] = [&one.data, &other.data];
-        path_of(one) == path_of(other)
-            && (one_data.format, &one_data.column) == (other_data.format, &other_data.column)
+    let numbers = numbers_in_training(&sources, &trained);
+    let with_holder = |(source, number): (Experiment, Option<usize>)| {
+        let holder = number.map_or_else(|| source.clone(), |number| trained[number].clone());
+        (source, holder)
     };
-    // Texts that were moved are in their old order.
-    let moved = |index: usize| trained.get(index).filter(|_| trained.len() == sources.len());
-    let holder = |(index, source): (usize, &Experiment)| {
-        let found = trained.iter().find(|trained| same(trained, source));
-        let holder = found.or_else(|| moved(index)).unwrap_or(source);
-        (source.clone(), holder.clone())
-    };
-    sources.iter().enumerate().map(holder).collect()
+    sources.into_iter().zip(numbers).map(with_holder).collect()
 }
 
 /// The error of data of which nothing can be read.

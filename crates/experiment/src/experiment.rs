@@ -10,7 +10,7 @@ use annulus_yaml::Places;
 
 use crate::{
     Attention, Bound, CurrentPhase, Data, Device, Evaluation, Every, Extension, Host, Memory, Mesh,
-    Model, Optimizer, Parallel, Phase, Reproducible, Sample, Schedule, Trace,
+    Model, OffloadPlace, Optimizer, Parallel, Phase, Reproducible, Sample, Schedule, Trace,
 };
 
 /// An experiment: one file, one run.
@@ -74,10 +74,16 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// The folder for offloaded activations and moments.
-    pub fn offload_folder(&self) -> PathBuf {
+    /// Where activations and moments are offloaded to.
+    pub fn offload_place(&self) -> OffloadPlace {
         let written = self.memory.offload_folder.clone();
-        written.unwrap_or_else(|| self.output.join("offload"))
+        let is_written = written.is_some();
+        OffloadPlace { folder: written.unwrap_or_else(|| self.output.join("offload")), is_written }
+    }
+
+    /// Whether the experiment says that ranks compute on GPUs, of this machine or of a described cluster.
+    pub fn is_for_gpus(&self) -> bool {
+        matches!(self.device, Device::Cuda(_)) || self.host.computes_on_gpus()
     }
 
     /// The size of a strict block, over which sums are order-free; `None`: sums are f32, in an order that depends on the ranks. A sequence

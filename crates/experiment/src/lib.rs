@@ -56,7 +56,8 @@ pub use host::{ClusterDevices, Host, OffloadSpace};
 pub use lora::LoraKeys;
 pub use mask::{DocumentBounds, MaskKind, Masking, Pattern, mask_of};
 pub use mesh::{
-    Engine, Memory, Mesh, Offload, Order, Parallel, Recompute, Replica, State, StateAxes,
+    Engine, Memory, Mesh, Offload, OffloadPlace, Order, Parallel, Recompute, Replica, State,
+    StateAxes,
 };
 pub use model::{Model, ModelKeys, ModelSource, WeightsFrom};
 pub use replaced::replacing;

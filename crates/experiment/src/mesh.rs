@@ -190,11 +190,11 @@ section! {
             "activation checkpointing: what backward recomputes; layer: all of a layer but attention, whose output is kept; auto: none if that fits into the budget, sharding the state if needed; else layer";
         budget: Option<u64> = Bytes(1),
             Means("three quarters of its memory"),
-            "memory of a device that its ranks may hold, a bound: of this machine, which all ranks share, or of each of its GPUs, or of each device of a described cluster";
+            "the most memory that the ranks of a device may hold together; the device is this machine, each of its GPUs, or each device of a described cluster";
         offload: Offload = WordOr(Offload::WORDS, to_host), Is("none"),
-            "what is offloaded to disk until it is needed: activations: those that layers keep for backward; optimizer: AdamW's moments";
-        offload_folder: Option<PathBuf> = Path, Means("`offload` in the folder of the run"),
-            "the folder for what is offloaded, on a local disk with room for it; its files are unlinked and vanish when the process ends";
+            "what is offloaded until it is needed, from GPUs to page-locked memory of the host, else to disk: activations: those that layers keep for backward; optimizer: AdamW's moments";
+        offload_folder: Option<PathBuf> = Path, Means("from GPUs memory of the host; else `offload` in the folder of the run"),
+            "a folder for what is offloaded, on a local disk with room for it; its files are unlinked and vanish when the process ends";
         micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),
             "sequences computed at once; the rest of a batch is accumulated (gradient accumulation)";
         loss_chunk: Option<usize> = Tokens(1, MOST_TOKENS), Means("on CPUs 1024, or 128 where that does not fit into the budget; on GPUs 4096, 1024 or 128"),
@@ -205,7 +205,7 @@ section! {
     }
 }
 
-/// The key `offload`: what is put on a disk.
+/// The key `offload`: what is offloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
     /// Nothing: everything stays in memory.
@@ -220,11 +220,27 @@ pub enum Offload {
 
 /// The way out of `cpu` and `true`, which other programs have.
 fn to_host(word: &str) -> Option<String> {
-    let hint = "`activations`, `optimizer` or `both`; set `memory.offload_folder` to `/dev/shm` for host memory";
+    let hint = "`activations`, `optimizer` or `both`: from a GPU they go to the memory of its host unless `memory.offload_folder` names a folder";
     matches!(word, "cpu" | "true").then(|| String::from(hint))
 }
 
 words!(Offload { None = "none", Activations = "activations", Optimizer = "optimizer", Both = "both" });
+
+/// Where a rank offloads tensors to: a folder, or from a GPU the memory of its host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OffloadPlace {
+    /// A folder: that of `memory.offload_folder`, or one in the folder of the run.
+    pub folder: PathBuf,
+    /// Whether the experiment names it.
+    pub is_written: bool,
+}
+
+impl OffloadPlace {
+    /// The folder to which a rank offloads from a GPU, or from this machine's own memory; `None`: to page-locked memory of the GPU's host.
+    pub fn folder(&self, from_gpu: bool) -> Option<&std::path::Path> {
+        (self.is_written || !from_gpu).then_some(&self.folder)
+    }
+}
 
 impl Offload {
     /// Whether activations are offloaded.

@@ -67,7 +67,7 @@ section! {
             "a text that `train` generates at its end; does not affect training";
         keep: usize = Count(1, 1 << 20), Is("2"), "how many checkpoints are kept";
         keep_best: bool = Truth, Is("false"),
-            "whether the checkpoint with the lowest validation loss is kept, too; compared are those that `every.evaluate` evaluated";
+            "whether the checkpoint with the lowest validation loss is kept, too; only checkpoints of steps that `every.evaluate` evaluates are compared";
         background_saves: bool = Truth, Is("false"),
             "write checkpoints while training continues: a step waits only for a copy of weights, masters and moments in memory. With sharded state each rank copies and writes its shard; if not all hosts see `output`, training waits";
         output: Option<PathBuf> = Folder, Means("runs/NAME"), "the folder of the run";

@@ -1,6 +1,6 @@
 //! A layer's two halves: attention, and feed-forward.
 //!
-//! Axes: b sequences, s positions of this rank, d hidden size, n query heads, k key/value heads, h
+//! Axes: b sequences, s positions of this rank, d hidden size, n query heads, k KV heads, h
 //! elements per head, f intermediate size, r any rows.
 
 use annulus_architecture::Shape;

@@ -2,10 +2,12 @@
 //!
 //! Axes: b sequences, s positions of this rank, d hidden size, v vocabulary.
 
+use std::iter::zip;
+
 use annulus_architecture::FullyTrained;
 use annulus_ops::{
-    IGNORED, embedding, embedding_backward, linear_cross_entropy_gradients,
-    linear_cross_entropy_input_gradient, linear_cross_entropy_loss, wide_linear,
+    IGNORED, Prediction, embedding, embedding_backward, linear_cross_entropy_gradients,
+    linear_cross_entropy_input_gradient, linear_cross_entropy_loss, predictions, wide_linear,
 };
 use candle_core::{D, DType, Device, Result, Tensor};
 
@@ -154,28 +156,14 @@ impl Loss {
         for rows in asked.chunks(self.chunk) {
             let index = Tensor::new(rows, normed_rd.device())?;
             let some_rd = normed_rd.index_select(&index, 0)?.unsqueeze(0)?;
-            let logits_rv = self.logits_of_normed(&some_rd, weights, shard)?.flatten_all()?;
-            let logits: Vec<f32> = logits_rv.to_device(&Device::Cpu)?.to_vec1()?;
-            let vocabulary = logits.len() / rows.len();
-            all.extend(shard.backend.pool().map(rows.len(), |index| {
-                let row = rows[index] as usize;
-                judged(row, &logits[index * vocabulary..][..vocabulary], targets[row] as usize)
-            }));
+            let logits_rv = self.logits_of_normed(&some_rd, weights, shard)?.squeeze(0)?;
+            let of_rows: Vec<i64> = rows.iter().map(|row| targets[*row as usize]).collect();
+            let found = predictions(&shard.backend, &logits_rv, &of_rows)?;
+            let judged = |(row, Prediction { loss, class })| Judged { row, loss, predicted: class };
+            all.extend(zip(rows.iter().map(|row| *row as usize), found).map(judged));
         }
         Ok(all)
     }
-}
-
-/// The loss and prediction of one row of logits.
-fn judged(row: usize, logits: &[f32], target: usize) -> Judged {
-    let (mut most, mut predicted) = (f32::NEG_INFINITY, 0);
-    for (id, &logit) in logits.iter().enumerate() {
-        if logit > most {
-            (most, predicted) = (logit, id as u32);
-        }
-    }
-    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
-    Judged { row, loss: sum.ln() - f64::from(logits[target] - most), predicted }
 }
 
 /// A sum of losses, and the gradients of the norm's output and, where it is trained, of the head; `None` where nothing is kept.

@@ -3,6 +3,7 @@
 mod blocks;
 mod checks;
 mod parts;
+mod predictions;
 mod turn;
 
 use std::sync::OnceLock;
@@ -13,6 +14,7 @@ use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, b
 pub(crate) use checks::check_shapes;
 pub use checks::check_targets;
 pub use parts::{partial_softmax, partial_softmax_gradient};
+pub use predictions::{Prediction, predictions};
 use turn::TokenLoss;
 
 use crate::gpu::operators;
@@ -29,10 +31,9 @@ pub const IGNORED: i64 = -100;
 
 /// The sum over tokens of `-log softmax(x wᵀ)[target]`, natural log: a scalar f32.
 ///
-/// `x` [.., D], `weight` [V, D], `targets` i64 [..] with [`IGNORED`] left out, `chunk` tokens of
-/// logits held at once. Where `x` or `weight` is on the tape, gradients are made chunk by chunk in
-/// the forward pass and kept, in f32, until the tape is dropped. Tokens that are left out cost
-/// nothing, on the CPU.
+/// `x` [.., D], `weight` [V, D], `targets` i64 [..] with [`IGNORED`] left out, `chunk` tokens of logits held at once. Where `x` or `weight` is
+/// on the tape, gradients are made chunk by chunk in the forward pass and kept, in f32, until the tape is dropped. Tokens that are left out
+/// cost nothing, on the CPU.
 ///
 /// On a processor whose tensors are not the host's, a target of no class makes the loss NaN: see [`check_targets`].
 ///
@@ -327,8 +328,7 @@ impl CustomOp2 for CrossEntropy {
         let Some(gradients) = self.gradients.get() else {
             bail!("linear-cross-entropy: backward came before forward");
         };
-        let by = upstream.to_scalar::<f32>()?;
-        let (dx, dw) = self.tracked;
+        let (by, (dx, dw)) = (upstream.to_scalar::<f32>()?, self.tracked);
         Ok((
             dx.then(|| self.times(&gradients.x, by, x)).transpose()?,
             dw.then(|| self.times(&gradients.weight, by, weight)).transpose()?,

@@ -45,9 +45,9 @@ pub use backend::Backend;
 pub use charge::charge;
 pub use cores::Cores;
 pub use cross_entropy::{
-    CrossEntropyGradients, IGNORED, SOFTMAX_STATISTICS, check_targets, linear_cross_entropy,
-    linear_cross_entropy_gradients, linear_cross_entropy_input_gradient, linear_cross_entropy_loss,
-    partial_softmax, partial_softmax_gradient,
+    CrossEntropyGradients, IGNORED, Prediction, SOFTMAX_STATISTICS, check_targets,
+    linear_cross_entropy, linear_cross_entropy_gradients, linear_cross_entropy_input_gradient,
+    linear_cross_entropy_loss, partial_softmax, partial_softmax_gradient, predictions,
 };
 pub use dropout::{InputDropout, RowPlaces};
 pub use embedding::{check_tokens, embedding, embedding_backward};

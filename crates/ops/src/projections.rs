@@ -213,7 +213,7 @@ impl InplaceOp1 for WeightGradient<'_> {
     }
 }
 
-/// Refuses a sum to which a weight's gradient [O, I] cannot be added: f32 of its shape, or a table of order-free sums.
+/// Refuses a sum to which a weight's gradient [O, I] cannot be added: f32 of its shape, or a table of order-free sums without gaps.
 pub(crate) fn check_sum(sum: &Tensor, shape: [usize; 2], is_order_free: bool) -> Result<()> {
     let (wanted, dtype) = if is_order_free {
         (order_free::table_of(shape[0] * shape[1]), DType::U32)
@@ -223,6 +223,9 @@ pub(crate) fn check_sum(sum: &Tensor, shape: [usize; 2], is_order_free: bool) ->
     if sum.dims() != wanted || sum.dtype() != dtype {
         let found = (sum.dtype(), sum.dims());
         bail!("projection: found a sum of gradients {found:?}, expected {dtype:?} {wanted:?}");
+    }
+    if is_order_free && !sum.is_contiguous() {
+        bail!("projection: found a table of order-free sums with gaps");
     }
     Ok(())
 }

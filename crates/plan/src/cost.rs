@@ -2,7 +2,7 @@
 //!
 //! What a rank holds at its peak, by class. Within a process a lent block counts for its owner, and a block that is given away counts where
 //! it was made; a block from another process arrives in a buffer of the receiver's. With n rows of a micro-batch (S of a sequence), h =
-//! `hidden_size`, a and k the widths of all query and all key/value heads of D, f = `intermediate_size`, V the vocabulary, L layers, e
+//! `hidden_size`, a and k the widths of all query and all KV heads of D, f = `intermediate_size`, V the vocabulary, L layers, e
 //! bytes of an element; with tensor parallelism a, k, f and V are those of one rank:
 //!
 //! ```text

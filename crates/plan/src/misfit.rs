@@ -3,7 +3,7 @@
 use std::fmt;
 
 use annulus_experiment::Device;
-use annulus_machine::{By, Limit};
+use annulus_machine::{By, Limit, memory};
 use annulus_text::size;
 
 use crate::Plan;
@@ -15,6 +15,10 @@ pub struct MemoryNeed {
     pub needed: u64,
     /// The memory limit, and what sets it.
     pub limit: Limit,
+    /// Whether it is the host's memory that GPUs offload to.
+    pub is_of_offload: bool,
+    /// Sequences that a rank computes at once.
+    pub micro_batch: usize,
 }
 
 /// A plan that needs more memory than there is.
@@ -40,36 +44,64 @@ impl Plan {
         let budget = memory.budget.map(|_| Limit { bytes: memory.budget(host), by: By::Budget });
         let there = if elsewhere { None } else { host.there() };
         let limit = [budget, there].into_iter().flatten().min()?;
-        Some(MemoryNeed { needed: self.needed(), limit })
+        Some(MemoryNeed {
+            needed: self.needed(),
+            limit,
+            is_of_offload: false,
+            micro_batch: self.micro_batch,
+        })
+    }
+
+    /// The memory of this machine that its GPUs offload to, page-locked. `None`: they offload nothing to it, or the system does not report
+    /// its memory.
+    fn offload_need(&self) -> Option<MemoryNeed> {
+        let host = &self.experiment.host;
+        let from_gpus = host.gpu_memory.is_some() && host.cluster.is_none();
+        if !from_gpus || self.experiment.offload_place().folder(true).is_some() {
+            return None;
+        }
+        let here = host.here.as_ref().map_or(self.world(), ExactSizeIterator::len);
+        let [_, needed] = self.offloaded_at_once(here);
+        let (limit, micro_batch) = (memory()?, self.micro_batch);
+        Some(MemoryNeed { needed, limit, is_of_offload: true, micro_batch })
     }
 
     /// The verdict that this plan cannot run here; `None`: it fits, or nobody knows.
     pub fn misfit(&self) -> Option<Misfit> {
-        self.memory_need().filter(|need| need.needed > need.limit.bytes).map(Misfit)
+        let needs = [self.memory_need(), self.offload_need()];
+        needs.into_iter().flatten().find(|need| need.needed > need.limit.bytes).map(Misfit)
     }
 }
 
 /// What makes a plan smaller, and what says where its memory goes.
-const LOWER: &str = "lower `data.tokens` or `memory.micro_batch`, or offload activations or optimizer moments to disk (`memory.offload`)";
+const SIZES: &str = "`data.tokens` or `memory.micro_batch`";
+const OFFLOAD: &str = "offload activations or optimizer moments (`memory.offload`)";
 const SHOWS: &str =
     "`annulus plan` shows what takes how much, and with `--cluster` what other devices would need";
 
 impl Misfit {
     /// What the user can change where memory is full that nothing limits but its size.
     pub fn hint_of_full() -> String {
-        format!("{LOWER}; {SHOWS}")
+        format!("lower {SIZES}, or {OFFLOAD}; {SHOWS}")
     }
 
     /// What the user can change so that the plan fits.
     pub fn hint(self) -> String {
+        let sizes = if self.0.micro_batch > 1 { SIZES } else { "`data.tokens`" };
+        if self.0.is_of_offload {
+            return format!(
+                "offload to a disk (`memory.offload_folder`), offload less (`memory.offload`), or lower {sizes}; {SHOWS}"
+            );
+        }
+        let lower = format!("lower {sizes}, or {OFFLOAD}");
         match self.0.limit.by {
             By::Budget => {
                 let least = self.0.needed.div_ceil(1 << 20);
-                format!("raise `memory.budget` to {least}M, or {LOWER}; {SHOWS}")
+                format!("raise `memory.budget` to {least}M, or {lower}; {SHOWS}")
             }
-            By::Machine | By::Gpu => Misfit::hint_of_full(),
+            By::Machine | By::Gpu => format!("{lower}; {SHOWS}"),
             By::Group | By::AddressSpace | By::Data => {
-                format!("{LOWER}, or raise that limit; {SHOWS}")
+                format!("{lower}, or raise that limit; {SHOWS}")
             }
         }
     }
@@ -77,7 +109,7 @@ impl Misfit {
 
 impl fmt::Display for MemoryNeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MemoryNeed { needed, limit: Limit { bytes, by } } = *self;
+        let MemoryNeed { needed, limit: Limit { bytes, by }, is_of_offload, .. } = *self;
         // The program itself, the system and others need memory, too; a budget was chosen with them in mind.
         let is_tight = by != By::Budget && needed > bytes / 4 * 3;
         let fits = match needed > bytes {
@@ -86,7 +118,8 @@ impl fmt::Display for MemoryNeed {
             false => "fits",
         };
         let (needed, bytes) = (size(needed), size(bytes));
-        write!(f, "this needs {needed} of memory, {by} {bytes}: it {fits}")
+        let what = if is_of_offload { "offloading" } else { "this" };
+        write!(f, "{what} needs {needed} of memory, {by} {bytes}: it {fits}")
     }
 }
 

@@ -84,12 +84,15 @@ impl Plan {
         }
     }
 
-    /// What is offloaded to a disk, in words.
+    /// What is offloaded, and where to, in words.
     fn offload_text(&self) -> String {
-        let folder = self.experiment.offload_folder();
+        let place = self.experiment.offload_place();
+        let to = match place.folder(self.experiment.is_for_gpus()) {
+            Some(folder) => format!("`{}`", folder.display()),
+            None => "page-locked memory of the host".to_owned(),
+        };
         let line = |(what, bytes): (&str, u64)| {
-            let (bytes, folder) = (size(bytes), folder.display());
-            format!("\noffload {what}, at most {bytes} of a rank, to `{folder}`")
+            format!("\noffload {what}, at most {} of a rank, to {to}", size(bytes))
         };
         let both = [("activations", self.offloaded()), ("moments", self.offloaded_moments())];
         both.into_iter().filter(|(_, bytes)| *bytes > 0).map(line).collect()
@@ -123,7 +126,7 @@ impl Plan {
             layers = count(shape.num_hidden_layers, "layer"),
             hidden = shape.hidden_size,
             heads = count(shape.num_attention_heads, "head"),
-            groups = count(shape.num_key_value_heads, "key/value head"),
+            groups = count(shape.num_key_value_heads, "KV head"),
             width = shape.head_dim,
             vocabulary = self.vocabulary(),
             elements = shape.elements(),

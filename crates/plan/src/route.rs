@@ -1,7 +1,7 @@
 //! The choice of a backward route: keys and values travel, or queries, whichever sends less.
 //!
 //! Keys and values travel with their gradients, or queries with the gradient of their output, followed by their own (BurstAttention, arXiv
-//! 2403.09347). Which sends less depends on how many query heads share a key/value head, on the mask, and on the comm dtypes; it is counted
+//! 2403.09347). Which sends less depends on how many query heads share a KV head, on the mask, and on the comm dtypes; it is counted
 //! from the schedules. Of routes that send as much, 16-bit gradients take the one that rounds them least often.
 
 use annulus_experiment::route_word;

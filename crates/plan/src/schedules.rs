@@ -80,7 +80,7 @@ impl Plan {
         if self.experiment.places.contains(&own) { own } else { format!("attention.{name}") }
     }
 
-    /// Query heads of a rank, and the key/value heads that they share.
+    /// Query heads of a rank, and the KV heads that they share.
     pub fn heads(&self) -> Heads {
         heads_of(&self.own)
     }
@@ -113,7 +113,7 @@ impl Plan {
     }
 }
 
-/// Query heads of a model, and the key/value heads that they share.
+/// Query heads of a model, and the KV heads that they share.
 pub fn heads_of(shape: &Shape) -> Heads {
     Heads { query: shape.num_attention_heads, key_value: shape.num_key_value_heads }
 }

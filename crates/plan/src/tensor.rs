@@ -26,7 +26,7 @@ use crate::cost::F32;
 pub(crate) fn part(experiment: &Experiment, shape: &Shape) -> Result<Shape, Problem> {
     let ranks = experiment.mesh.tensor;
     let sizes = [
-        ("key/value heads", shape.num_key_value_heads),
+        ("KV heads", shape.num_key_value_heads),
         ("heads", shape.num_attention_heads),
         ("elements of `intermediate_size`", shape.intermediate_size),
     ];
@@ -40,8 +40,7 @@ pub(crate) fn part(experiment: &Experiment, shape: &Shape) -> Result<Shape, Prob
         Some((what, size)) => {
             let message =
                 format!("{size} {what} cannot be shared by {ranks} tensor-parallel ranks");
-            let hint =
-                "`mesh.tensor` is a divisor of the key/value heads and of `intermediate_size`";
+            let hint = "`mesh.tensor` is a divisor of the KV heads and of `intermediate_size`";
             Err(experiment.places.problem("mesh.tensor", message).hint(hint))
         }
     }

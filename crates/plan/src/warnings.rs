@@ -1,6 +1,6 @@
 //! Warnings: what an experiment asks for that is probably not meant. It runs all the same.
 
-use annulus_experiment::{Experiment, Family, MaskKind, Schedule, Shape, TextSource};
+use annulus_experiment::{Every, Experiment, Family, MaskKind, Schedule, Shape, TextSource};
 
 use crate::Plan;
 
@@ -40,6 +40,7 @@ impl Plan {
             self.packed_together(),
             self.idle_extension(),
             self.only_warm_up(),
+            self.unsaved_best(),
             self.beyond_transformers(),
         ];
         all.into_iter().flatten().collect()
@@ -139,6 +140,33 @@ impl Plan {
         })
     }
 
+    /// Warns where evaluated steps are not saved, and so cannot become the best checkpoint. Checkpoints that are rarer than evaluations, and
+    /// all evaluated, are meant.
+    fn unsaved_best(&self) -> Option<String> {
+        let Every { evaluate, checkpoint, checkpoint_after, .. } = self.experiment.every;
+        let (start, last) =
+            (self.experiment.phase_start().steps.start, self.experiment.last_step());
+        // Whether a multiple of a number of steps comes before the last.
+        let comes = |steps: u64| steps > 0 && last.saturating_sub(1) / steps > start / steps;
+        let both = common_multiple(evaluate, checkpoint);
+        let is_meant = both == evaluate || (both == checkpoint && comes(both));
+        if !self.experiment.keep_best || !comes(evaluate) || is_meant {
+            return None;
+        }
+        let compared = [
+            comes(both).then(|| format!("multiples of {both}")),
+            Some("the last step".to_owned()),
+            checkpoint_after
+                .map(|_| "evaluated ones that `every.checkpoint_after` saves".to_owned()),
+        ];
+        let compared: Vec<String> = compared.into_iter().flatten().collect();
+        Some(format!(
+            "only steps that are evaluated and saved can become the best checkpoint (`keep_best`): {}; set `every.checkpoint` ({checkpoint}) \
+             to a multiple of `every.evaluate`, such as {evaluate}",
+            compared.join(", ")
+        ))
+    }
+
     /// Warns of an extension beyond the sequences: frequencies are scaled for lengths that are not learned.
     fn idle_extension(&self) -> Option<String> {
         let (extension, tokens) = (self.experiment.extend.as_ref()?, self.experiment.data.tokens);
@@ -149,4 +177,13 @@ impl Plan {
             )
         })
     }
+}
+
+/// The least common multiple; 0 of 0.
+fn common_multiple(one: u64, other: u64) -> u64 {
+    let (mut divisor, mut rest) = (one, other);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    one.checked_div(divisor).unwrap_or(0).saturating_mul(other)
 }

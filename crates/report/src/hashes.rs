@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use annulus_text::count;
 use annulus_train::{Bisected, Difference, StepHashes, bisect};
 use maud::{Markup, html};
 
@@ -68,7 +69,7 @@ fn beside(first: &Run, run: &Run) -> String {
     let found = bisect([&first.logged.folder, &run.logged.folder].map(PathBuf::as_path));
     match found {
         Ok(Bisected { first: None, steps, .. }) => {
-            format!("bit-identical after all {steps} steps that both have hashed")
+            format!("bit-identical after {} that both have hashed", count(steps, "step"))
         }
         Ok(Bisected { first: Some(Difference { step, kinds, divergence }), .. }) => {
             let differ = kinds.iter().filter(|(_, (names, _))| !names.is_empty());

@@ -92,8 +92,13 @@ fn conversations(runs: &[Run]) -> Option<Markup> {
         let at = |run: &Run| scores(run).into_iter().find(|one| one.tokens == tokens);
         table.row(&format!("{tokens} tokens"), |run| at(run).map(|found| cell(found.loss)));
         table.row(&format!("right answers, {tokens} tokens"), |run| {
-            let right = at(run)?.right;
-            Some(number(right.value(), &format!("{}/{}", right.right, right.of)))
+            let ConversationScores { right, not_whole, .. } = at(run)?;
+            let right = right?;
+            let others = match not_whole {
+                0 => String::new(),
+                some => format!(", {some} not whole"),
+            };
+            Some(number(right.value(), &format!("{}/{}{others}", right.right, right.of)))
         });
     }
     let caption = "conversations: loss of the assistant's tokens in nats, ± standard error";

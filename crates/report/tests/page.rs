@@ -61,7 +61,7 @@ fn adorn(run: &Path) {
     fs::write(run.join("evaluation/perplexity.json"), read.to_string()).unwrap();
     let right = json!({"right": 3, "of": 4, "low": 0.3, "high": 0.95});
     let chats = json!({"tokens": 8, "conversations": 2, "cut": 0, "left_out": 0, "targets": 6, "loss": mean(1.25), "perplexity": 3.5,
-        "right": right, "answers": []});
+        "right": right, "not_whole": 2, "answers": []});
     let chats = json!({"name": HOSTILE, "weights": "w", "step": 7, "ranks": 1, "strategy": "local", "lengths": [chats]});
     fs::write(run.join("evaluation/conversations.json"), chats.to_string()).unwrap();
     let cell = json!({"task": HOSTILE, "tokens": 8, "depth": 0.0, "right": right, "parts": mean(0.75), "loss": mean(1.0), "answers": []});
@@ -188,6 +188,7 @@ fn numbers_are_those_of_the_files() {
     assert_eq!(numbers(&page, "loss"), wanted.concat());
     // By length, and of conversations the loss and the share of right answers.
     assert_eq!(numbers(&page, "loss-by-length"), [2.75, 2.25, 1.25, 0.75]);
+    assert!(text(&page, "section#loss-by-length").contains("3/4, 2 not whole"));
     assert_eq!(numbers(&page, "needle"), [0.75]);
     let memory = numbers(&page, "memory");
     assert_eq!(

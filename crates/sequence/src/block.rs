@@ -39,18 +39,18 @@ pub struct Block {
     pub part: Part,
     /// The rank whose positions these are.
     pub owner: usize,
-    /// The heads, among all query heads or all key/value heads: see [`Part::of_queries`].
+    /// The heads, among all query heads or all KV heads: see [`Part::of_queries`].
     pub heads: Extent,
     /// Local rows of the owner's shard.
     pub rows: Extent,
 }
 
-/// The numbers of query and key/value heads.
+/// The numbers of query and KV heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heads {
-    /// The number of query heads: a multiple of the key/value heads.
+    /// The number of query heads: a multiple of the KV heads.
     pub query: usize,
-    /// The number of key/value heads: each is shared by as many neighbouring query heads.
+    /// The number of KV heads: each is shared by as many neighbouring query heads.
     pub key_value: usize,
 }
 
@@ -89,7 +89,7 @@ impl From<Range<usize>> for Extent {
 }
 
 impl Part {
-    /// Whether the part's heads are query heads, not key/value heads.
+    /// Whether the part's heads are query heads, not KV heads.
     pub fn of_queries(self) -> bool {
         matches!(self, Part::Query | Part::Output | Part::QueryGradient)
     }
@@ -157,15 +157,15 @@ impl Block {
 }
 
 impl Heads {
-    /// The numbers of heads where each query head has its own key/value head.
+    /// The numbers of heads where each query head has its own KV head.
     pub fn equal(heads: usize) -> Heads {
         Heads { query: heads, key_value: heads }
     }
-    /// Whether every key/value head is shared by as many query heads: at least one.
+    /// Whether every KV head is shared by as many query heads: at least one.
     pub(crate) fn are_shared_evenly(self) -> bool {
         self.key_value > 0 && self.query > 0 && self.query.is_multiple_of(self.key_value)
     }
-    /// The number of query heads that share a key/value head.
+    /// The number of query heads that share a KV head.
     pub fn group(self) -> usize {
         self.query / self.key_value
     }

@@ -27,7 +27,7 @@ pub enum Layout {
     /// Rank `r` holds chunks `r` and `2 * world - 1 - r` of `2 * world` (Megatron context
     /// parallelism).
     Zigzag,
-    /// Blocks of `width` positions are assigned such that all ranks have as many visible pairs, for documents and sparse masks.
+    /// Blocks of `width` positions are assigned such that all ranks have about equally many visible pairs, for documents and sparse masks.
     Balanced {
         /// Neighbouring positions per block, at least 1.
         width: usize,

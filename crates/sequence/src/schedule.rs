@@ -93,7 +93,7 @@ pub struct Schedule {
     pub layout: Layout,
     /// The mask: which keys a query sees.
     pub mask: Mask,
-    /// The numbers of query heads and key/value heads.
+    /// The numbers of query heads and KV heads.
     pub heads: Heads,
     /// The positions of every rank.
     pub positions: Arc<[Positions]>,

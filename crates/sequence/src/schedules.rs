@@ -140,7 +140,7 @@ pub struct Setting {
     pub tokens: usize,
     /// The weights of the ranks, in proportion to which they hold positions.
     pub weights: Vec<usize>,
-    /// The numbers of query heads and of the key/value heads that they share.
+    /// The numbers of query heads and of the KV heads that they share.
     pub heads: Heads,
     /// The backward route.
     pub route: Route,

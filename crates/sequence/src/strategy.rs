@@ -48,7 +48,7 @@ pub enum Strategy {
     Ulysses,
     /// Heads exchanged for positions within groups of ranks, and a ring of zigzag chunks between groups.
     Usp {
-        /// The number of ranks per group, and of groups; `None`: groups as large as the key/value heads can be split over.
+        /// The number of ranks per group, and of groups; `None`: groups as large as the KV heads can be split over.
         shape: Option<[usize; 2]>,
     },
     /// A ring inside every node and a ring of nodes, over zigzag chunks.
@@ -58,7 +58,7 @@ pub enum Strategy {
     },
     /// Contiguous chunks; keys and values are gathered.
     AllGather {
-        /// The number of groups of key/value heads, which are gathered one after another.
+        /// The number of groups of KV heads, which are gathered one after another.
         groups: usize,
     },
     /// Contiguous chunks; one rank's keys and values after another's are broadcast: the naive baseline.

@@ -2,7 +2,7 @@
 //! full, what a causal mask does to it. One layer forward.
 //!
 //! The first rows are closed forms, in elements per rank, of n tokens, P ranks, width d of all query
-//! heads and k of all key/value heads, and a window of w:
+//! heads and k of all KV heads, and a window of w:
 //!
 //! ```text
 //! single device               2nd + 2nk                         nothing is sent

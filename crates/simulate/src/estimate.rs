@@ -1,7 +1,7 @@
 //! The estimate of a plan's optimizer step on a cluster.
 //!
 //! With L layers, M micro-batches, n rows of a rank in a micro-batch, h = `hidden_size`, a and k the
-//! widths of all query and all key/value heads, f = `intermediate_size` and V the vocabulary, a rank
+//! widths of all query and all KV heads, f = `intermediate_size` and V the vocabulary, a rank
 //! computes per layer and row
 //!
 //! ```text

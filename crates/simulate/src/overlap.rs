@@ -2,7 +2,7 @@
 //!
 //! A rank with n rows computes `4 n² v d` operations per query head in a hop of a ring, v of whose
 //! pairs are visible (1: all; 1/2: a causal mask, evenly spread), while `2 n d e` bytes of keys and
-//! values arrive per key/value head. With g query heads to a key/value head, F operations and B
+//! values arrive per KV head. With g query heads to a KV head, F operations and B
 //! bytes per second, the latter take no longer from
 //!
 //! ```text
@@ -26,7 +26,7 @@ pub struct Overlap {
     pub speed: f64,
     /// The link between neighbours.
     pub link: Link,
-    /// Query heads per key/value head.
+    /// Query heads per KV head.
     pub group: f64,
     /// The fraction of pairs that are visible in a hop.
     pub visible: f64,

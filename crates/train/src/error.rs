@@ -4,9 +4,10 @@ use std::io;
 use std::path::Path;
 
 use annulus_comm::{Cause, Failure};
-use annulus_data::DataError;
+use annulus_data::{DataError, Texts};
 use annulus_experiment::Problems;
 use annulus_model::WeightsError;
+use annulus_ops::gpu::HOST_IS_FULL;
 use annulus_plan::Misfit;
 use annulus_sequence::ScheduleError;
 
@@ -206,6 +207,15 @@ impl TrainError {
         }
     }
 
+    /// Names the file and the line of a document that is too long, which are looked for in its `texts`.
+    #[must_use]
+    pub fn located(self, texts: &Texts<'_>) -> TrainError {
+        match self {
+            TrainError::Data(error) => TrainError::Data(error.located(texts)),
+            error => error,
+        }
+    }
+
     /// Whether another rank or process failed, and this one ended only because of it.
     pub fn is_of_another(&self) -> bool {
         use annulus_comm::Error;
@@ -262,7 +272,10 @@ impl From<annulus_comm::Error> for TrainError {
         match error {
             annulus_comm::Error::Tensor(error) => {
                 let message = error.to_string();
-                if FULL.iter().any(|full| message.contains(full)) {
+                if message.contains(HOST_IS_FULL) {
+                    let hint = "name a folder on a disk by `memory.offload_folder`, or set `memory.offload=none`";
+                    TrainError::offload(message, hint)
+                } else if FULL.iter().any(|full| message.contains(full)) {
                     TrainError::GpuIsFull(message)
                 } else {
                     TrainError::Internal(message)
@@ -337,6 +350,15 @@ mod tests {
         assert_eq!(TrainError::from(of_launch.bt()).exit(), Exit::DoesNotFit);
         let other = candle_core::Error::Msg("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS)".into());
         assert_eq!(TrainError::from(other).exit(), Exit::Internal);
+    }
+
+    #[test]
+    fn a_full_host_is_no_full_gpu() {
+        let driver = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
+        let said = format!("{HOST_IS_FULL} 9 bytes of the host's memory: {driver}");
+        let error = TrainError::from(candle_core::Error::Msg(said.clone()).bt());
+        assert!(matches!(&error, TrainError::Offload { message, .. } if message.contains(&said)));
+        assert!(error.hint().is_some_and(|hint| hint.contains("memory.offload_folder")));
     }
 
     #[test]

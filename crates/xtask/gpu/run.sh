@@ -3,7 +3,8 @@
 # transformers'.
 # Needs glibc 2.35 or later, NVIDIA's driver, and a Python with PyTorch, whose CUDA libraries are used; says so where transformers is
 # missing. Results go to the folder $OUT, which is made if it is not there, or here: a file or two of a task, and log.txt.
-#   run.sh [check | rule | verify | sanitize | time | ring | gpus | several | step | longest]...    all of them if none is named, none over ten minutes;
+#   run.sh [check | rule | verify | sanitize | time | ring | gpus | several | step | offload | longest]...    all of them if none is named, none over
+#   ten minutes;
 #   $LIMIT is the most seconds of all of them together
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -228,7 +229,7 @@ step() {
   local peak
   peak=$(peaks)
   : >"$out/step.jsonl"
-  for order in "" --deterministic; do
+  for order in "" --deterministic --planned-chunks; do
     run 150 "$work/annulus-bench" step --device cuda $llama $order --tokens 64k --samples 3 $peak >>"$out/step.jsonl" || { trouble "annulus-bench step $order" $?; failed=1; }
   done
   for logits in whole chunks; do
@@ -236,6 +237,15 @@ step() {
     peer "llama.py, logits $logits" $?
   done
   table step "$out/step.jsonl"
+}
+
+# Compares a step of Llama 3.2 1B's shape over 64k tokens that offloads to page-locked memory of the host with one that does not.
+offload() {
+  : >"$out/offload.jsonl"
+  for what in none activations both; do
+    run 120 "$work/annulus-bench" step --device cuda $llama --offload $what --tokens 64k --samples 3 >>"$out/offload.jsonl" || { trouble "annulus-bench step --offload $what" $?; failed=1; }
+  done
+  table step "$out/offload.jsonl"
 }
 
 # Finds the longest sequence for which a step succeeds, here and in transformers; if time runs out (124), its bounds. Ours begins where a
@@ -251,18 +261,18 @@ longest() {
   table longest "$out/longest.jsonl"
 }
 
-for task in "${@:-check rule verify sanitize time ring gpus several step longest}"; do
+for task in "${@:-check rule verify sanitize time ring gpus several step offload longest}"; do
   for one in $task; do
     ends=$((SECONDS + 560 < last ? SECONDS + 560 : last))
     case $one in
-      check | rule | verify | sanitize | ring | gpus | several | step | longest) $one;;
+      check | rule | verify | sanitize | ring | gpus | several | step | offload | longest) $one;;
       time) time_all;;
       *) echo "unknown: $one"; failed=1;;
     esac
   done
 done
 # A machine may hand back only a few files: those that nothing was written to are left out.
-for name in check.txt verify.txt peers.jsonl gpu.jsonl ring.jsonl several.json step.jsonl longest.jsonl; do
+for name in check.txt verify.txt peers.jsonl gpu.jsonl ring.jsonl several.json step.jsonl offload.jsonl longest.jsonl; do
   [ -s "$out/$name" ] || rm -f "$out/$name"
 done
 rm -rf "$work"

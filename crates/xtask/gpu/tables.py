@@ -9,7 +9,10 @@ import sys
 def name(line):
     if "peer" in line:
         return f"{line['peer']}, logits {line['logits']}"
-    return "annulus" + (", same bits" if line.get("deterministic") else "")
+    offload = line.get("offload", "none")
+    more = [("same bits", line.get("deterministic")), (f"{offload} offloaded", offload != "none")]
+    more.append((f"chunks of {line.get('loss_chunk')} and {line.get('mlp_chunk')}", line.get("planned_chunks")))
+    return ", ".join(["annulus"] + [what for what, is_so in more if is_so])
 
 
 def percent(line, index):

@@ -184,6 +184,7 @@ impl Mutant {
             file if file.starts_with("attention/strict") => &["strict::"],
             file if file.starts_with("dropout/") => &["dropout::"],
             file if file.starts_with("attention/") => &["attention::", "--skip", "strict::"],
+            file if file.starts_with("cross_entropy/") => &["operators::", "predictions::"],
             _ => &["attention::", "strict::", "operators::"],
         }
     }

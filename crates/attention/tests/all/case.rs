@@ -250,7 +250,7 @@ impl Case {
     fn scale(&self) -> f64 {
         1.0 / (self.dim as f64).sqrt()
     }
-    /// Zero queries and keys; the values of every key/value head mark as many positions as it is wide.
+    /// Zero queries and keys; the values of every KV head mark as many positions as it is wide.
     fn marks(&self) -> Inputs {
         let Case { batch, tokens, dim, heads: Heads { query, key_value }, .. } = *self;
         let mark = |index: usize| {

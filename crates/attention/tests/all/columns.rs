@@ -39,7 +39,7 @@ pub(crate) const LAYOUTS: [Layout; 6] = [
     Layout::Balanced { width: 5 },
 ];
 
-/// Multi-head, grouped, and one key/value head for all: some that line up with few numbers of ranks, some with all.
+/// Multi-head, grouped, and one KV head for all: some that line up with few numbers of ranks, some with all.
 pub(crate) fn heads(world: usize) -> [Heads; 6] {
     let of = |query, key_value| Heads { query, key_value };
     [of(4, 4), of(12, 4), of(3, 1), of(world, world), of(2 * world, world), of(world, 1)]

@@ -102,7 +102,7 @@ fn layouts() -> BoxedStrategy<Option<Layout>> {
     .boxed()
 }
 
-/// Query heads and key/value heads: every ratio.
+/// Query heads and KV heads: every ratio.
 fn heads() -> BoxedStrategy<Heads> {
     let of = |(key_value, group)| Heads { query: key_value * group, key_value };
     (1_usize..6, 1_usize..5).prop_map(of).boxed()

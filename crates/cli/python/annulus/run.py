@@ -13,6 +13,8 @@ EXPERIMENT = "experiment.yaml"
 METRICS = "metrics.jsonl"
 MANIFEST = "manifest.json"
 MEMORY = "memory/"
+# What `annulus evaluate` writes, each into a file of its name.
+EVALUATIONS = ["perplexity", "conversations", "tasks"]
 
 # Reductions of the numbers of all ranks to one.
 OVER_RANKS: Dict[str, Callable[[List[float]], float]] = {
@@ -94,20 +96,27 @@ class Run:
 
     def checkpoints(self) -> List[Path]:
         """The folders `step-N`, in the order of their steps."""
-        named = ((re.fullmatch(r"step-(\d+)", path.name), path) for path in self.path.iterdir() if path.is_dir())
-        return [path for _, path in sorted((int(name[1]), path) for name, path in named if name)]
+        named = (path for path in self.path.iterdir() if re.fullmatch(r"step-\d+", path.name) and path.is_dir())
+        return sorted(named, key=_step)
+
+    def steps(self) -> int:
+        """How many steps the run has done, as far as it logged or saved them; of a fork without those before it."""
+        began = self.manifest.get("began") or 0
+        logged = [line["step"] for line in self._lines()]
+        saved = [_step(path) for path in self.checkpoints()]
+        return max([began, *logged, *saved]) - began
 
     def evaluation(self, folder: str | os.PathLike = "evaluation") -> Dict[str, Any]:
-        """The results of `annulus evaluate`: `perplexity` and `tasks`, as far as they were evaluated.
+        """The results of `annulus evaluate`: `perplexity`, `conversations` and `tasks`, as far as they were evaluated.
 
         `folder` is the one that its `--out` named: a path, or a folder in the run's.
         """
         place = self.path / folder
         if not place.is_dir() and Path(folder).is_dir():
             place = Path(folder)
-        names = {"perplexity": "perplexity.json", "tasks": "tasks.json"}
+        files = {key: place / f"{key}.json" for key in EVALUATIONS}
         again = f"`annulus evaluate {self.path}` makes it again"
-        return {key: _json(place / name, again) for key, name in names.items() if (place / name).is_file()}
+        return {key: _json(file, again) for key, file in files.items() if file.is_file()}
 
     def _lines(self) -> Iterator[Dict[str, Any]]:
         path = self.path / METRICS
@@ -173,6 +182,10 @@ def _others(folder: Path) -> str:
             if beside:
                 return "; there are " + ", ".join(f"`{path}`" for path in beside[:8])
     return ""
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def _over(ranks: Optional[str]) -> Callable[[Any], Any]:

@@ -89,6 +89,20 @@ class Reader(unittest.TestCase):
         (self.folder / "step-4").write_text("no folder")
         self.assertEqual([path.name for path in run.checkpoints()], ["step-20", "step-100"])
 
+    def test_steps_are_those_that_were_done(self):
+        def made(name, *logged):
+            return annulus.Run(self.made(f"runs/{name}", "".join(f'{{"step": {step}}}\n' for step in logged)))
+
+        self.assertEqual(made("nothing").steps(), 0)
+        # Evaluated before the first step; and only the last one logged.
+        self.assertEqual(made("every", *range(7)).steps(), 6)
+        self.assertEqual(made("last", 0, 4).steps(), 4)
+        saved = made("saved", 2)
+        (saved.path / "step-5").mkdir()
+        self.assertEqual(saved.steps(), 5)
+        (saved.path / "manifest.json").write_text('{"began": 3}')
+        self.assertEqual(saved.steps(), 2)
+
     def test_evaluations_are_what_lies_there(self):
         run = annulus.Run(self.folder)
         self.assertEqual(run.evaluation(), {})
@@ -96,6 +110,8 @@ class Reader(unittest.TestCase):
         place.mkdir()
         (place / "perplexity.json").write_text('{"lengths": []}')
         self.assertEqual(run.evaluation(), {"perplexity": {"lengths": []}})
+        (place / "conversations.json").write_text('{"lengths": [{"tokens": 64}]}')
+        self.assertEqual(run.evaluation()["conversations"], {"lengths": [{"tokens": 64}]})
         (place / "tasks.json").write_text("{")
         with self.assertRaisesRegex(annulus.RunError, "tasks.json` is no JSON.*annulus evaluate"):
             run.evaluation()

@@ -27,6 +27,7 @@ use serde_json::{Value as Json, json};
 use template::{NAME, Template, within_bounds};
 
 use crate::files::{described, object, read_error};
+use crate::texts::COLUMN;
 use crate::{DataError, Tokenizer};
 
 /// Who may speak.
@@ -133,10 +134,18 @@ impl Chat {
     }
 }
 
+/// The fields by which records of conversations are told, of which each has one.
+pub(crate) const CONVERSATION_FIELDS: [&str; 4] =
+    ["messages", "conversations", "instruction", "prompt"];
+
 /// The record's messages, each of a known role, one at least the assistant's.
 fn messages(record: &Json) -> Result<&[Json], String> {
     let Some(messages) = record.get("messages") else {
-        return Err("missing field `messages`, `conversations`, `instruction` or `prompt`".into());
+        let missing = "missing field `messages`, `conversations`, `instruction` or `prompt`";
+        let way_out =
+            ", but it has `text`: set its format (`data.format` or `evaluation.format`) to `jsonl`";
+        let has_text = record.get(COLUMN).is_some();
+        return Err(missing.to_owned() + if has_text { way_out } else { "" });
     };
     let Some(messages) = messages.as_array().filter(|messages| !messages.is_empty()) else {
         return Err("`messages` is not a list of messages".into());

@@ -52,7 +52,9 @@ fn by_itself(
     };
     let after = render(&messages[..=turn], false)?;
     if after.starts_with(&before) && text.starts_with(&after) {
-        return Ok(before.len()..after.len());
+        let uninvited =
+            if turn == 0 { uninvited(&after[before.len()..], &before, render) } else { 0 };
+        return Ok(before.len() + uninvited..after.len());
     }
     Err(format!(
         "the template renders turn {} otherwise than what comes before and after it, and has no \
@@ -61,20 +63,32 @@ fn by_itself(
     ))
 }
 
+/// The length of the invitation with which the text of the first turn begins, where a template that invites after a message renders none
+/// before all messages, as one that invites within its loop.
+fn uninvited(first: &str, before: &str, render: Render<'_>) -> usize {
+    let invites = render(&[], false).is_ok_and(|plain| plain != before);
+    let invitation =
+        invitation(render).filter(|invitation| !invites && first.starts_with(invitation));
+    invitation.map_or(0, |invitation| invitation.len())
+}
+
+/// What invites to an answer after a question.
+fn invitation(render: Render<'_>) -> Option<String> {
+    let question = [json!({ "role": "user", "content": "?" })];
+    let asked = render(&question, false).ok()?;
+    Some(render(&question, true).ok()?.strip_prefix(asked.as_str())?.to_owned())
+}
+
 /// The turn of an assistant who begins the conversation, where a template renders nothing before it: its words, found by their
 /// marks, stand behind what invites to an answer.
 fn first(messages: &[Json], text: &str, render: Render<'_>) -> Result<Range<usize>, String> {
     let one = &messages[..1];
     let after = render(one, false)?;
     let words = marked(one, &after, render)?.remove(&0);
-    let question = [json!({ "role": "user", "content": "?" })];
-    let asked = |invite| render(&question, invite).ok();
-    let invited = asked(false).zip(asked(true));
-    let invitation = invited.as_ref().and_then(|(asked, whole)| whole.strip_prefix(asked.as_str()));
-    let start = words.zip(invitation).map(|(words, invitation)| (words.start, invitation));
+    let start = words.zip(invitation(render)).map(|(words, invitation)| (words.start, invitation));
     match start {
         Some((start, invitation))
-            if after[..start].ends_with(invitation) && text.starts_with(&after) =>
+            if after[..start].ends_with(&invitation) && text.starts_with(&after) =>
         {
             Ok(start..after.len())
         }
@@ -172,6 +186,23 @@ mod tests {
         }
         text.push_str(if invite { "<assistant>" } else { "" });
         text
+    }
+
+    /// A template may invite after the last message only, within its loop over messages (Zephyr).
+    #[test]
+    fn an_invitation_is_not_learned_in_the_first_turn_either() {
+        let messages = &conversation(4)[1..];
+        let in_loop = |some: &[Json], invite| {
+            Ok(shown(some, invite && !some.is_empty(), "<end>").split_off("<s>".len()))
+        };
+        let found = rendered(messages, &in_loop).unwrap();
+        let said: Vec<&str> = found.learned.iter().map(|one| &found.text[one.clone()]).collect();
+        assert_eq!(said, ["words of 1<end>", "words of 3<end>"]);
+        // Without an invitation anywhere, who speaks is learned with what is said, in every turn.
+        let never = |some: &[Json], _| Ok(shown(some, false, "<end>"));
+        let found = rendered(messages, &never).unwrap();
+        let said: Vec<&str> = found.learned.iter().map(|one| &found.text[one.clone()]).collect();
+        assert_eq!(said, ["<assistant>words of 1<end>", "<assistant>words of 3<end>"]);
     }
 
     #[test]

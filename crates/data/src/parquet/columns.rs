@@ -11,7 +11,7 @@ use parquet::file::reader::RowGroupReader;
 use parquet::record::reader::{ReaderIter, TreeBuilder};
 use parquet::schema::types::{SchemaDescriptor, Type};
 
-use super::{said, values};
+use super::{LIMIT_OF_ROW, said, values};
 use crate::files::LONGEST;
 
 /// What a value in a list takes besides its bytes, with the names of its fields, in bytes.
@@ -19,7 +19,6 @@ const OVERHEAD: usize = 256;
 
 /// A column of texts.
 pub(super) struct Texts {
-    name: String,
     column: Leaf,
 }
 
@@ -45,7 +44,7 @@ impl Texts {
         let is_bytes = matches!(leaf.reader, Values::Bytes(..) | Values::Fixed(..));
         match found.or((!is_bytes).then_some("numbers or times")) {
             Some(found) => Err(format!("column `{name}` holds {found}, expected texts")),
-            None => Ok(Texts { name: name.to_owned(), column: leaf }),
+            None => Ok(Texts { column: leaf }),
         }
     }
 
@@ -57,7 +56,7 @@ impl Texts {
 
     /// The text of the row.
     pub(super) fn text(&self) -> Result<&str, String> {
-        let name = self.name.as_str();
+        let name = self.column.name.as_str();
         let bytes = match &self.column.reader {
             Values::Bytes(_, values) => values.first().map(ByteArray::data),
             Values::Fixed(_, values) => values.first().map(AsBytes::as_bytes),
@@ -96,6 +95,7 @@ impl Record {
         for leaf in &mut self.leaves {
             length = length.saturating_add(leaf.next()?);
             within(length)?;
+            leaf.check_text()?;
         }
         let row = self.rows.next().ok_or("there are fewer rows than the file says")?;
         values::record(&row.map_err(said)?)
@@ -104,13 +104,17 @@ impl Record {
 
 fn within(length: usize) -> Result<(), String> {
     if length > LONGEST {
-        return Err(format!("over {LONGEST} bytes long, the limit of a row"));
+        return Err(format!("over {LONGEST} bytes long, {LIMIT_OF_ROW}"));
     }
     Ok(())
 }
 
 /// A column of values, and those of the row that is read.
 struct Leaf {
+    /// The fields that lead to it.
+    name: String,
+    /// Whether the file says that its values are text.
+    is_text: bool,
     levels: Vec<i16>,
     repeated: Vec<i16>,
     reader: Values,
@@ -124,6 +128,11 @@ enum Values {
 
 impl Leaf {
     fn new(group: &dyn RowGroupReader, index: usize) -> Result<Leaf, String> {
+        let about = group.metadata().schema_descr().column(index);
+        let is_text = matches!(
+            about.converted_type(),
+            ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON
+        );
         let reader = match group.get_column_reader(index).map_err(said)? {
             ColumnReader::ByteArrayColumnReader(reader) => Values::Bytes(reader, Vec::new()),
             ColumnReader::FixedLenByteArrayColumnReader(reader) => {
@@ -131,7 +140,18 @@ impl Leaf {
             }
             other => Values::Other(other),
         };
-        Ok(Leaf { levels: Vec::new(), repeated: Vec::new(), reader })
+        let (levels, repeated) = (Vec::new(), Vec::new());
+        Ok(Leaf { name: about.path().string(), is_text, levels, repeated, reader })
+    }
+
+    /// An error where a text of the row is not UTF-8: of such a one the library prints every byte.
+    fn check_text(&self) -> Result<(), String> {
+        match &self.reader {
+            Values::Bytes(_, texts) if self.is_text => {
+                texts.iter().try_for_each(|text| values::utf8(text.data(), &self.name).map(drop))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Reads the values of the next row, and says how much they take.

@@ -28,6 +28,18 @@ pub(crate) const ENDING: &str = "parquet";
 /// What is said of a column that is packed otherwise.
 pub(crate) const CODECS: &str = "expected zstd, snappy, gzip or none";
 
+/// What is said of a file that is of another kind.
+pub(crate) const FOREIGN: &str = "it does not begin with `PAR1`, as such files do";
+
+/// What is said of a file whose end is missing.
+pub(crate) const CUT_SHORT: &str = "it is cut short, as it does not end with `PAR1`";
+
+/// What is said of a file whose footer is encrypted.
+pub(crate) const ENCRYPTED: &str = "it is encrypted";
+
+/// What is said of a row that is too long.
+pub(crate) const LIMIT_OF_ROW: &str = "the limit of a row";
+
 /// Other columns that a conversation's template may ask for.
 const BESIDE_MESSAGES: &str = "tools";
 
@@ -57,8 +69,17 @@ fn is_parquet(path: &Path) -> bool {
 /// The longest footer that is read, in bytes.
 const LONGEST_FOOTER: u64 = 1 << 24;
 
-/// What stands behind a footer: its length, and what such files end in.
+/// What such files begin and end with.
+const MAGIC: &[u8] = b"PAR1";
+
+/// What files with an encrypted footer end with.
+const ENCRYPTED_MAGIC: &[u8] = b"PARE";
+
+/// What stands behind a footer: its length, and what such files end with.
 const END: u64 = 8;
+
+/// The most characters of an error of the library that are shown: some have whole values in them.
+const LONGEST_ERROR: usize = 200;
 
 /// Hands every row of the file to `each`, with its number from 1; columns that `records` are not made of are not read.
 ///
@@ -133,9 +154,31 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, String>) -> Result<T
 }
 
 fn said(error: ParquetError) -> String {
-    match error {
+    let mut message = match error {
         ParquetError::General(message) => message,
         error => error.to_string(),
+    };
+    if let Some((end, _)) = message.char_indices().nth(LONGEST_ERROR) {
+        message.truncate(end);
+        message.push('…');
+    }
+    message
+}
+
+/// Refuses a file of `size` bytes that does not begin and end as parquet files do.
+fn whole(file: &File, size: u64) -> Result<(), String> {
+    let four_at = |place: u64| {
+        let mut bytes = vec![0; MAGIC.len()];
+        file.read_exact_at(&mut bytes, place).map(|()| bytes).map_err(|error| error.to_string())
+    };
+    let length = MAGIC.len() as u64;
+    let begins = size >= length && four_at(0)? == MAGIC;
+    let last = if size >= length + END { four_at(size - length)? } else { Vec::new() };
+    match &last[..] {
+        ENCRYPTED_MAGIC => Err(ENCRYPTED.to_owned()),
+        _ if !begins => Err(FOREIGN.to_owned()),
+        MAGIC => Ok(()),
+        _ => Err(CUT_SHORT.to_owned()),
     }
 }
 
@@ -143,7 +186,8 @@ fn said(error: ParquetError) -> String {
 fn bounded_footer(file: &File) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
     let size = file.metadata().map_err(failed)?.len();
-    let Some(end) = size.checked_sub(END) else { return Err(format!("it has {size} bytes")) };
+    whole(file, size)?;
+    let end = size - END;
     let mut length = [0; 4];
     file.read_exact_at(&mut length, end).map_err(failed)?;
     let length = u64::from(u32::from_le_bytes(length));
@@ -176,4 +220,16 @@ fn columns(schema: &Type, records: Records, column: &str) -> Result<Type, String
     let columns: Vec<Arc<Type>> = found.into_iter().chain(beside).collect();
     let projected = Type::group_type_builder(schema.name()).with_fields(columns).build();
     projected.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_errors_of_the_library_are_cut() {
+        let long = said(ParquetError::General("é".repeat(300)));
+        assert_eq!(long, format!("{}…", "é".repeat(LONGEST_ERROR)));
+        assert_eq!(said(ParquetError::General("short".to_owned())), "short");
+    }
 }

@@ -129,8 +129,7 @@ impl Pages {
         let held = others.saturating_add(size.max(compressed));
         if held > PAGES {
             return Err(wrong(format!(
-                "its pages would take {held} bytes at once, of which {PAGES} are read at most: \
-                 write it with fewer rows in a row group"
+                "its pages would take {held} bytes at once, of which {PAGES} are read at most"
             )));
         }
         if self.gzip {

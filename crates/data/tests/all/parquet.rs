@@ -130,6 +130,29 @@ fn what_is_no_column_of_texts_is_said() {
     }
 }
 
+#[test]
+fn files_of_another_kind_are_told_from_files_that_are_cut_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rows.parquet");
+    let good = fs::read(fixture("plain.parquet")).unwrap();
+    let encrypted = [&good[..good.len() - 1], b"E"].concat();
+    let unnamed = [b"x", &good[1..]].concat();
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a";
+    for (bytes, found, way) in [
+        (&good[..good.len() - 1], "it is cut short", "download it again"),
+        (&good[..4], "it is cut short", "download it again"),
+        (b"", "it does not begin with `PAR1`", "set `format`"),
+        (pointer, "it does not begin with `PAR1`", "`git lfs pull`"),
+        (&unnamed, "it does not begin with `PAR1`", "name a parquet file"),
+        (&encrypted, "it is encrypted", "without encryption"),
+    ] {
+        fs::write(&file, bytes).unwrap();
+        let error = open(&file, Records::Rows, &Tokenizer::Bytes).unwrap_err();
+        let hint = error.hint().unwrap();
+        assert!(error.to_string().contains(found) && hint.contains(way), "{error}; {hint}");
+    }
+}
+
 /// A file of one column of bytes, as `schema` says it, in every way to write them.
 fn written(
     path: &Path,
@@ -186,6 +209,22 @@ fn bytes_are_texts_where_they_are_utf8_and_refused_where_not() {
         let found = "row 2: column `text` holds bytes that are not UTF-8 from byte 0 on";
         assert!(error.ends_with(found), "{schema}: {error}");
     }
+}
+
+/// Not with all its bytes.
+#[test]
+fn a_text_of_a_conversation_that_is_not_utf8_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("chat_template.jinja"), "{{ messages }}").unwrap();
+    fs::write(path("tokenizer.json"), byte_tokenizer(257).unwrap().text).unwrap();
+    let tokenizer = Tokenizer::open(&path("tokenizer.json").to_string_lossy()).unwrap();
+    let schema = MESSAGES.replace("content", "content (UTF8)");
+    let bad = [&[b'a'; 999][..], b"\xff"].concat();
+    written(&path("a.parquet"), &schema, &[b"good", &bad], Some((&[1, 1], &[0, 1])), false);
+    let error = open(&path("a.parquet"), Records::Chats, &tokenizer).unwrap_err().to_string();
+    let found = "row 1: column `messages.content` holds bytes that are not UTF-8 from byte 999 on";
+    assert!(error.ends_with(found), "{error}");
 }
 
 /// The library was built without them.

@@ -143,14 +143,53 @@ fn every_token_of_the_assistant_counts_on_any_ranks_and_by_any_template() {
         assert!(off < 1e-5, "{changes:?}: {} {loss}", found.loss.mean);
         assert!((found.perplexity - found.loss.mean.exp()).abs() < 1e-9);
         assert!(found.loss.standard_error.unwrap() > 0.0);
-        // Up to what ends an answer: not the line break behind it, nor what is cut.
-        let answers: Vec<&str> = found.answers.iter().map(|one| &*one.wanted).collect();
-        let cut: String =
-            LONG.chars().take(TOKENS + 1 - "<user>say it again<assistant>".len()).collect();
-        let ended = ["abc", "1", "22", "done"].map(|text| format!("{text}{END}"));
-        assert_eq!(answers, [&*ended[0], &ended[1], &ended[2], &cut, &ended[3]]);
-        assert_eq!(found.right.of, 5);
+        // Up to what ends an answer: not the line break behind it. The one that is cut is none, nor is the one beyond.
+        assert_eq!(wanted_of(&found), ["abc", "1", "22", "done"].map(ended));
+        assert_eq!((judged(&found), found.not_whole), (4, 2));
     }
+}
+
+/// What was expected of every answer that is scored.
+fn wanted_of(found: &ConversationScores) -> Vec<&str> {
+    found.answers.iter().map(|one| &*one.wanted).collect()
+}
+
+fn ended(text: &str) -> String {
+    format!("{text}{END}")
+}
+
+fn judged(found: &ConversationScores) -> usize {
+    found.right.map_or(0, |right| right.of)
+}
+
+#[test]
+fn what_is_not_whole_in_a_sequence_is_no_answer() {
+    let place = Place::new();
+    place.ends_with(256);
+    let of_lines = |lines: &str, changes: &[(&str, &str)]| {
+        std::fs::write(place.path("held.jsonl"), lines).unwrap();
+        found(&subject(&place, MARKED, changes))
+    };
+    // The answer beyond the first sequence is whole in the next; the long one in none.
+    let all = of_lines(&records(), &[("data.longer", "split")]);
+    assert_eq!(wanted_of(&all), ["abc", "1", "22", "beyond", "done"].map(ended));
+    let targets = TEXTS.iter().copied().flatten().filter(|(_, is_learned)| *is_learned);
+    assert_eq!(all.targets, targets.map(|(text, _)| ids(text).len()).sum::<usize>());
+    assert_eq!((all.conversations, judged(&all), all.not_whole), (5, 5, 1));
+    // Two pieces of one conversation are one measurement.
+    let lines = records();
+    let record = |number: usize| lines.lines().nth(number).unwrap();
+    let long = of_lines(record(2), &[("data.longer", "split")]);
+    assert_eq!((long.conversations, long.not_whole, long.right), (1, 1, None));
+    assert_eq!(long.loss.standard_error, None);
+    // Only the line break behind the answer is cut.
+    let tokens = "<user>hello<assistant>abc".len();
+    let lengths = format!("[{}, {tokens}]", tokens - 1);
+    std::fs::write(place.path("held.jsonl"), record(0)).unwrap();
+    let subject = subject(&place, MARKED, &[("evaluation.lengths", &lengths)]);
+    let lengths = conversations(&subject, &|_, _, _| ()).unwrap().lengths;
+    let scored = lengths.iter().map(|found| (judged(found), found.not_whole));
+    assert_eq!(scored.collect::<Vec<_>>(), [(0, 1), (1, 0)]);
 }
 
 #[test]
@@ -172,7 +211,7 @@ fn an_answer_is_right_where_greedy_decoding_gives_it() {
     assert!((1..60).contains(&right), "{right}");
     std::fs::write(place.path("held.jsonl"), lines).unwrap();
     let found = found(&subject(&place, BARE, &[]));
-    assert_eq!((found.right.right, found.right.of), (right, 60));
+    assert_eq!(found.right.map(|found| (found.right, found.of)), Some((right, 60)));
     let said = |one: &annulus_evaluation::Answer| one.right == (one.said == one.wanted);
     assert!(found.answers.iter().all(said));
 }
@@ -191,9 +230,19 @@ fn what_is_no_conversation_is_refused_as_in_training() {
     assert!(said.contains("no message is the `assistant`'s"), "{said}");
     assert_eq!(error.exit_code(), 3);
     let error = refused(&records(), &[("data.longer", "refuse")]);
-    assert!(error.to_string().contains("more than the 65 that fit"), "{error}");
-    assert!(error.hint().is_some_and(|hint| hint.contains("`data.longer`")));
+    let said = error.to_string();
+    let wanted = "held.jsonl`, line 3: the document has 84 tokens, more than the 65 that fit";
+    assert!(said.contains(wanted), "{said}");
+    let hint = error.hint().unwrap();
+    assert!(hint.starts_with("raise `evaluation.lengths`, or set `data.longer`"), "{hint}");
     let beyond = records().lines().nth(3).unwrap().to_owned();
     let error = refused(&beyond, &[]);
     assert!(error.to_string().contains("no document has a token to learn"), "{error}");
+    let error = refused("\n", &[]);
+    let said = error.to_string();
+    assert!(
+        said.starts_with("there is no conversation in `") && said.contains("held.jsonl"),
+        "{said}"
+    );
+    assert!(error.hint().is_some_and(|hint| hint.contains("`evaluation.path`")));
 }

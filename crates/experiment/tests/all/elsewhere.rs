@@ -47,7 +47,7 @@ fn what_other_trainers_write_is_answered_with_what_is_written_here() {
         ("attention.strategy=flash", "every strategy uses a fused attention kernel"),
         ("schedule.decay=cos", "did you mean `cosine`?"),
         ("reproducible=true", "did you mean `strict`?"),
-        ("memory.offload=cpu", "set `memory.offload_folder` to `/dev/shm` for host memory"),
+        ("memory.offload=cpu", "they go to the memory of its host"),
         ("background_saves=yes", "write `true`"),
         ("evaluation.tasks=[needles]", "did you mean `needle`?"),
         ("evaluation.tasks=needle", "write `[needle]`"),

@@ -26,7 +26,7 @@ use crate::Backend;
 /// A tile in forward: keys and values of one shard for the queries of the state.
 ///
 /// Shapes: queries [B, Hq, Sq, D], keys and values [B, Hkv, Sk, D], contiguous, in a float dtype that the kernel takes; the queries' is the
-/// one that is computed in. Query head `h` uses key/value head `h / (Hq / Hkv)`.
+/// one that is computed in. Query head `h` uses KV head `h / (Hq / Hkv)`.
 #[derive(Clone, Debug)]
 pub struct Tile<'a> {
     /// Keys [B, Hkv, Sk, D].

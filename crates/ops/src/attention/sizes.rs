@@ -86,9 +86,7 @@ impl Queries {
         }
         if heads == 0 || !self.heads.is_multiple_of(heads) {
             let found = self.heads;
-            return wrong(&format!(
-                "{found} query heads are not a multiple of {heads} key/value heads"
-            ));
+            return wrong(&format!("{found} query heads are not a multiple of {heads} KV heads"));
         }
         let keys = Keys { heads, rows };
         self.check_visibility(tile.visibility, keys)?;

@@ -3,6 +3,7 @@
 //! All kernels are in one image (`kernels/entries.cu`, built by `build.rs`): code for several architectures, and PTX of sm_80, where that
 //! is one of them, which the driver compiles for what comes later.
 
+mod host_copies;
 mod peers;
 mod pool;
 
@@ -23,6 +24,7 @@ use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Error, Result, Tensor};
 use parking_lot::Mutex;
 
+use super::HostCopies;
 use super::find::{Gpu, GpuUnavailable, code_for, loads, numbers};
 use super::kept::Kept;
 use super::operators::cublas;
@@ -245,6 +247,10 @@ impl Processor for Cuda {
 
     fn fetch(&self, tensor: &Tensor, _: &dyn Processor) -> Result<Tensor> {
         self.fetched(tensor)
+    }
+
+    fn host_copies(&self) -> Result<Box<dyn HostCopies>> {
+        Ok(Box::new(host_copies::Copies::of(self)?))
     }
 }
 

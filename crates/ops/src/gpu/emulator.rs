@@ -14,7 +14,9 @@ use libloading::Library;
 use parking_lot::Mutex;
 
 use super::addresses::touched;
+use super::host_copies::HostCopies;
 use super::kept::Kept;
+use super::late_copies::LateCopies;
 use super::memories::Memories;
 use super::processor::{Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded};
 
@@ -328,6 +330,10 @@ impl Processor for Emulator {
             }
         }
         Ok(copy)
+    }
+
+    fn host_copies(&self) -> Result<Box<dyn HostCopies>> {
+        Ok(Box::new(LateCopies(self.clone())))
     }
 
     fn touches(&self, reads: &[&Tensor], writes: &[&Tensor]) -> Result<()> {

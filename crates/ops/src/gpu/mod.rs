@@ -14,7 +14,10 @@ mod data_sheet;
 mod emulator;
 mod find;
 mod handover;
+mod host_copies;
 mod kept;
+#[cfg(feature = "emulator")]
+mod late_copies;
 #[cfg(feature = "emulator")]
 mod memories;
 pub(crate) mod operators;
@@ -29,6 +32,7 @@ pub(crate) use cuda::elements;
 pub use emulator::Emulator;
 pub use find::{Code, Gpu, GpuUnavailable, gpus, open, open_all};
 pub use handover::Handover;
+pub use host_copies::{HOST_IS_FULL, HostCopies, HostCopy};
 pub use kept::Kept;
 pub use processor::{
     Boxes, Launch, Mark, Owner, Processor, TensorMap, Uploaded, in_blocks, with_shared_memory,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytemuck::{Pod, Zeroable};
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::Kept;
+use super::{HostCopies, Kept};
 
 /// A processor, which runs kernels of `kernels/` over the memory of one device.
 pub trait Processor: Send + Sync + Debug {
@@ -83,6 +83,12 @@ pub trait Processor: Send + Sync + Debug {
     /// # Errors
     /// No memory left, or a device that failed.
     fn fetch(&self, tensor: &Tensor, from: &dyn Processor) -> Result<Tensor>;
+
+    /// Copies to the host and back, for one thread's tensors.
+    ///
+    /// # Errors
+    /// A device that failed.
+    fn host_copies(&self) -> Result<Box<dyn HostCopies>>;
 
     /// Refuses tensors in another memory that are about to be read or written by something other than a launch.
     ///
@@ -182,6 +188,9 @@ impl Processor for Overridden {
     }
     fn fetch(&self, tensor: &Tensor, from: &dyn Processor) -> Result<Tensor> {
         self.processor.fetch(tensor, from)
+    }
+    fn host_copies(&self) -> Result<Box<dyn HostCopies>> {
+        self.processor.host_copies()
     }
     fn touches(&self, reads: &[&Tensor], writes: &[&Tensor]) -> Result<()> {
         self.processor.touches(reads, writes)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use candle_core::{Device, Result, Tensor};
 use parking_lot::Mutex;
 
-use crate::gpu::{Boxes, Kept, Launch, Mark, Processor, TensorMap, Uploaded};
+use crate::gpu::{Boxes, HostCopies, Kept, Launch, Mark, Processor, TensorMap, Uploaded};
 
 /// A processor that counts another one's launches by kernel, its uploads, and its library's products.
 #[derive(Debug)]
@@ -80,6 +80,9 @@ impl Processor for Counted {
     }
     fn fetch(&self, tensor: &Tensor, from: &dyn Processor) -> Result<Tensor> {
         self.inner.fetch(tensor, from)
+    }
+    fn host_copies(&self) -> Result<Box<dyn HostCopies>> {
+        self.inner.host_copies()
     }
     fn touches(&self, reads: &[&Tensor], writes: &[&Tensor]) -> Result<()> {
         self.count("product");

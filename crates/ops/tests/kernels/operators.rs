@@ -22,12 +22,12 @@ fn bound(dtype: DType) -> f64 {
 }
 
 /// Processors, each with another order of threads.
-fn backends() -> impl Iterator<Item = Backend> {
+pub(crate) fn backends() -> impl Iterator<Item = Backend> {
     let seeds = if strength() > 2 { 1..=8 } else { 1..=2 };
     seeds.filter_map(|seed| processor(Generation::Sm80, seed)).map(Backend::Gpu)
 }
 
-fn device(backend: &Backend) -> &Device {
+pub(crate) fn device(backend: &Backend) -> &Device {
     let Backend::Gpu(processor) = backend else { panic!("a GPU") };
     processor.device()
 }

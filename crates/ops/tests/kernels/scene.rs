@@ -73,7 +73,7 @@ fn spans(seen: impl Iterator<Item = bool>) -> Spans {
     [found[0], found[1]]
 }
 
-/// Batch, query heads, key/value heads.
+/// Batch, query heads, KV heads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heads(pub(crate) usize, pub(crate) usize, pub(crate) usize);
 

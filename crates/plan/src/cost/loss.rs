@@ -1,5 +1,7 @@
 //! Memory that the two stages take that know the vocabulary: the loss, with logits of a few rows at a time, and the embedding.
 
+use annulus_experiment::Experiment;
+
 use super::{F32, Share, Widths, product, sum};
 
 impl Share<'_> {
@@ -17,15 +19,17 @@ impl Share<'_> {
         let vocabulary = self.plan.own_vocabulary();
         let chunk = self.rows.min(self.memory.loss_chunk as u64);
         let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
-        let in_place = self.plan.experiment.host.computes_on_this_cpu();
-        // With a sharded vocabulary a GPU makes powers, probabilities and gradients as separate tensors.
-        let copies = if self.plan.experiment.mesh.tensor == 1 || in_place { 1 } else { 3 };
-        let logits = product(&[chunk, copies * vocabulary + h, F32]);
-        // With a sharded vocabulary a chunk's weight gradient is held beside the sum.
+        let Experiment { host, mesh, .. } = &self.plan.experiment;
+        let on_gpu = host.computes_on_gpus();
+        // A GPU has gradients of 16 bits beside logits. With a sharded vocabulary it makes powers, probabilities and gradients as separate
+        // tensors, besides.
+        let narrow = if on_gpu && self.element < F32 { self.element } else { 0 };
+        let copies = if mesh.tensor == 1 || !on_gpu { 1 } else { 3 };
+        let logits = product(&[chunk, vocabulary * (copies * F32 + narrow) + h * F32]);
         let of_head = self.plan.gradient(product(&[vocabulary, h]));
-        let gradients = if self.plan.experiment.mesh.tensor == 1 { 1 } else { 2 };
-        let learned = if self.plan.counts().head { gradients * of_head } else { 0 };
-        let widened = product(&[vocabulary, h, self.widened]);
+        let learned = if self.plan.counts().head { of_head } else { 0 };
+        // Its products take weights of 16 bits.
+        let widened = if on_gpu { 0 } else { product(&[vocabulary, h, self.widened]) };
         let packed = self.packing(&[[chunk, h, vocabulary], [vocabulary, h, chunk]]);
         let packed = packed.max(self.projecting(chunk, vocabulary, h));
         sum([rows, logits, learned, widened, packed])

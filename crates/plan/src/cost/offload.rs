@@ -1,4 +1,4 @@
-//! Activations and moments that are offloaded to a disk: what of them stays in memory, and what is written.
+//! Activations and moments that are offloaded: what of them stays in memory, and what is written.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{F32, Share, product, sum};
 use crate::processes::RankKinds;
 use crate::{Plan, StateSharding};
 
-/// Model stages whose activations may be on their way to or from a disk at the same time.
+/// Model stages whose activations may be on their way out or back at the same time.
 pub const OFFLOADS_IN_FLIGHT: usize = 2;
 
 impl Share<'_> {
@@ -43,7 +43,7 @@ impl Share<'_> {
 }
 
 impl Plan {
-    /// Bytes of moments written to disk, and read again, per step by the rank that has most; 0: moments stay in memory.
+    /// Bytes of moments written, and read again, per step by the rank that has most; 0: moments stay in memory.
     pub fn offloaded_moments(&self) -> u64 {
         self.moments_offloaded(self.sharding())
     }
@@ -58,7 +58,7 @@ impl Plan {
         trained.iter().map(most).sum::<u64>() * 2 * F32
     }
 
-    /// Bytes of activations written to disk, and read again, per micro-batch by the rank that has most; 0: activations stay in memory.
+    /// Bytes of activations written, and read again, per micro-batch by the rank that has most; 0: activations stay in memory.
     pub fn offloaded(&self) -> u64 {
         let by_kind = self.activations_offloaded(self.memory, &self.rank_kinds());
         by_kind.into_iter().max().unwrap_or_default()

@@ -20,7 +20,7 @@ fn plan(arguments: &[&str]) -> Plan {
     planned(experiment(arguments)).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// `SMALL`'s shape: layers, key/value heads, elements per head.
+/// `SMALL`'s shape: layers, KV heads, elements per head.
 const SHAPE: (u64, u64, u64) = (2, 2, 32);
 
 /// Whether every block visits every rank, whatever its shape: other strategies are counted with their schedules.
@@ -247,4 +247,37 @@ fn ranks_without_tokens_are_told() {
     assert!(plan(&few).warnings.contains(&said.to_owned()), "{:?}", plan(&few).warnings);
     let enough = [&few[1..], &["data.tokens=8"]].concat();
     assert!(!plan(&enough).warnings.iter().any(|said| said.contains("hold no tokens")));
+}
+
+#[test]
+fn steps_that_cannot_become_the_best_checkpoint_are_told() {
+    let said = |evaluate: u64, checkpoint: u64, more: &[&str]| {
+        let every =
+            [format!("every.evaluate={evaluate}"), format!("every.checkpoint={checkpoint}")];
+        let of_best =
+            ["keep_best=true", "data.evaluate=4", "schedule.steps=60", &every[0], &every[1]];
+        let warnings = plan(&[&of_best, more].concat()).warnings;
+        let is_it = |warning: &&String| warning.contains("`keep_best`");
+        let one = warnings.iter().find(is_it)?;
+        one.split_once(": ").map(|(_, steps)| steps.to_owned())
+    };
+    let way = "; set `every.checkpoint` (5) to a multiple of `every.evaluate`, such as 2";
+    assert_eq!(said(2, 5, &[]), Some(format!("multiples of 10, the last step{way}")));
+    for (evaluate, checkpoint) in [(2, 0), (11, 7), (2, 60)] {
+        let steps = said(evaluate, checkpoint, &[]);
+        assert!(
+            steps.as_ref().is_some_and(|steps| steps.starts_with("the last step; ")),
+            "{steps:?}"
+        );
+    }
+    let after = said(2, 0, &["every.checkpoint_after=1h"]).expect("a warning");
+    assert!(
+        after.contains("the last step, evaluated ones that `every.checkpoint_after`"),
+        "{after}"
+    );
+    // All that is evaluated is saved, or all that is saved is evaluated, or nothing is evaluated before the end.
+    for (evaluate, checkpoint) in [(2, 2), (10, 5), (2, 10), (60, 0), (100, 7)] {
+        assert_eq!(said(evaluate, checkpoint, &[]), None, "{evaluate}, {checkpoint}");
+    }
+    assert_eq!(said(2, 5, &["keep_best=false"]), None);
 }

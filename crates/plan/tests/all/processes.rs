@@ -1,6 +1,8 @@
 //! Plans of ranks that several processes share.
 
-use annulus_experiment::{ClusterDevices, Device, Experiment, Override, State, StateAxes, parse};
+use annulus_experiment::{
+    ClusterDevices, Device, Experiment, Offload, Override, State, StateAxes, parse,
+};
 use annulus_memory::Class;
 use annulus_plan::{Plan, devices_for};
 
@@ -8,9 +10,14 @@ use crate::common::planned;
 use crate::small::SMALL;
 
 fn experiment(ranks: usize) -> Experiment {
+    experiment_with(ranks, &[])
+}
+
+fn experiment_with(ranks: usize, more: &[&str]) -> Experiment {
     let arguments = [format!("mesh.sequence={ranks}"), format!("data.tokens={}", 4 * ranks)];
     let split = |argument: &String| Override::split(argument).expect("it has a `=`");
-    let more = ["mesh.data=1", "attention.strategy=ring"].map(str::to_owned);
+    let more = ["mesh.data=1", "attention.strategy=ring"].iter().chain(more);
+    let more: Vec<String> = more.map(|argument| (*argument).to_owned()).collect();
     let overrides: Vec<Override> = arguments.iter().chain(&more).map(split).collect();
     parse("small.yaml", SMALL, &overrides).unwrap_or_else(|problems| panic!("{problems}"))
 }
@@ -50,7 +57,10 @@ fn processes_lie_along_the_axes_that_share() {
 
 /// The plan of 4 ranks on this many GPUs.
 fn on_gpus(devices: usize, word: &str) -> Experiment {
-    let mut experiment = experiment(4);
+    placed(experiment(4), devices, word)
+}
+
+fn placed(mut experiment: Experiment, devices: usize, word: &str) -> Experiment {
     experiment.device = Device::from_word(word).unwrap_or(Device::Cpu);
     (experiment.host.gpu_memory, experiment.host.devices) = (Some(1 << 40), devices);
     experiment
@@ -72,6 +82,32 @@ fn ranks_on_devices_hold_what_they_hold_in_processes() {
     let said = "device  cuda:0 (ranks 0 to 1), cuda:1 (ranks 2 to 3)\n";
     assert!(devices.to_text().contains(said), "{}", devices.to_text());
     assert_eq!(processes.gpus(), [""; 0]);
+}
+
+/// From GPUs, what is offloaded goes to the memory of the host, which is checked before a run; to a folder on request.
+#[test]
+fn what_gpus_offload_must_fit_into_the_memory_of_the_host() {
+    const LARGE: [&str; 3] =
+        ["data.tokens=256M", "model.hidden_size=16384", "model.intermediate_size=16"];
+    let of = |what: Offload, more: &[&str], folder: Option<&str>| {
+        let mut experiment = placed(experiment_with(4, more), 2, "cuda");
+        experiment.host.gpu_memory = Some(1 << 50);
+        experiment.memory.offload = what;
+        experiment.memory.offload_folder = folder.map(Into::into);
+        planned(experiment).unwrap_or_else(|problems| panic!("{problems}"))
+    };
+    let small = of(Offload::Both, &[], None);
+    assert!(small.misfit().is_none());
+    let said = "to page-locked memory of the host";
+    assert!(small.to_text().contains(said), "{}", small.to_text());
+    let long = of(Offload::Activations, &LARGE, None);
+    let misfit = long.misfit().expect("256 Mi tokens of 16,384 dimensions");
+    let [_, bytes] = long.offloaded_at_once(4);
+    assert!(misfit.to_string().starts_with("offloading needs "), "{misfit}");
+    assert!(misfit.to_string().contains(&annulus_text::size(bytes)), "{misfit}");
+    assert!(misfit.hint().starts_with("offload to a disk (`memory.offload_folder`)"));
+    let on_disk = of(Offload::Activations, &LARGE, Some("away"));
+    assert!(on_disk.misfit().is_none() && on_disk.to_text().contains("to `away`"));
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn a_layout_is_sharded_by() {
 
 #[test]
 fn the_way_back_sends_least_unless_it_is_written() {
-    // Two query heads to a key/value head: 16 · 32 bytes of a row of keys, values and gradients
+    // Two query heads to a KV head: 16 · 32 bytes of a row of keys, values and gradients
     // against 2 · (12 · 32 + 8) of queries.
     let back = |lines: &str| plan(lines).groups[0].route.clone();
     assert_eq!((back("ring").how, back("ring").automatic), (Route::Reversed, true));

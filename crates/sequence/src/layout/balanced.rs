@@ -1,4 +1,4 @@
-//! Assigns blocks to ranks such that all have as many visible pairs to compute, and as many blocks.
+//! Assigns blocks to ranks such that all ranks compute about equally many visible pairs, and hold equally many blocks.
 //!
 //! The heaviest remaining block goes to the rank with the least work for its weight (Graham: Bounds on multiprocessing timing anomalies,
 //! 1969) that has room.

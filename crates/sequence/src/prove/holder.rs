@@ -270,7 +270,7 @@ impl<'a> Holder<'a> {
     }
 }
 
-/// Whether these are the key/value heads of the query heads, in whole groups or a part of one, so that a kernel finds them by counting.
+/// Whether these are the KV heads of the query heads, in whole groups or a part of one, so that a kernel finds them by counting.
 fn fit(heads: Heads, queries: Extent, keys: Extent) -> bool {
     let group = heads.group();
     let shared = Extent { start: keys.start * group, end: keys.end * group };

@@ -17,7 +17,7 @@
 use super::split::Split;
 use crate::{Alike, Block, Collective, Extent, Generator, Hop, Part, Pass};
 
-/// One pass of `all-gather`; `groups` divides the key/value heads.
+/// One pass of `all-gather`; `groups` divides the KV heads.
 #[derive(Debug)]
 pub(super) struct Gather {
     pub(super) split: Split,

@@ -17,7 +17,7 @@ pub enum StrategyError {
     },
     /// The positions cannot be sharded.
     Shard(ShardError),
-    /// Query heads are no multiple of the key/value heads that they share.
+    /// Query heads are no multiple of the KV heads that they share.
     Sharing {
         /// The numbers of heads.
         heads: Heads,
@@ -46,7 +46,7 @@ pub enum StrategyError {
     Groups {
         /// The number of groups.
         groups: usize,
-        /// The number of key/value heads.
+        /// The number of KV heads.
         heads: usize,
     },
     /// The schedules of all ranks differ, and there are more ranks than are proved one by one.
@@ -75,7 +75,7 @@ impl StrategyError {
             StrategyError::Shard(ref error) => error.hint(),
             StrategyError::Sharing { heads: Heads { query, .. } } if query > 0 => {
                 let divisors = (1..=query).filter(|heads| query.is_multiple_of(*heads));
-                format!("use {} key/value heads", list(divisors))
+                format!("use {} KV heads", list(divisors))
             }
             StrategyError::Sharing { .. } => "attention has at least one head".to_owned(),
             StrategyError::Heads { strategy: Strategy::Ulysses, heads, .. } => {
@@ -124,7 +124,7 @@ impl fmt::Display for StrategyError {
             }
             StrategyError::Shard(error) => error.fmt(f),
             StrategyError::Sharing { heads: Heads { query, key_value } } => {
-                write!(f, "{query} query heads cannot share {key_value} key/value heads evenly")
+                write!(f, "{query} query heads cannot share {key_value} KV heads evenly")
             }
             StrategyError::Heads { strategy, heads, ranks } => {
                 let name = strategy.name();
@@ -139,7 +139,7 @@ impl fmt::Display for StrategyError {
                 )
             }
             StrategyError::Groups { groups, heads } => {
-                write!(f, "{heads} key/value heads cannot be gathered in {groups} equal groups")
+                write!(f, "{heads} KV heads cannot be gathered in {groups} equal groups")
             }
             StrategyError::Apart { strategy, world, most } => {
                 let name = strategy.name();

@@ -29,7 +29,7 @@ pub enum Route {
     /// a part is rounded once, not once per move of the sum.
     Direct,
     /// Keys, values and their gradients stay; queries travel with the gradient of their output, followed by their own gradient. Fewer bytes
-    /// where few query heads share a key/value head.
+    /// where few query heads share a KV head.
     Queries,
 }
 

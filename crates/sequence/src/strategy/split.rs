@@ -15,7 +15,7 @@ pub struct Split {
     pub layout: Layout,
     /// The positions of every rank. Shards may differ in length, or be empty.
     pub positions: Arc<[Positions]>,
-    /// The numbers of query heads and key/value heads.
+    /// The numbers of query heads and KV heads.
     pub heads: Heads,
     needs: Needs,
     /// Whether all ranks hold as many positions.
@@ -48,11 +48,11 @@ impl Split {
     /// The shards of `layout`: `positions` by rank, each position of the sequence once.
     ///
     /// # Panics
-    /// Without ranks, or when query heads are no multiple of key/value heads.
+    /// Without ranks, or when query heads are no multiple of KV heads.
     pub fn new(mask: &Mask, layout: Layout, positions: Vec<Positions>, heads: Heads) -> Split {
         let Heads { query, key_value } = heads;
         assert!(!positions.is_empty(), "a sequence is sharded over at least one rank");
-        assert!(heads.are_shared_evenly(), "{query} query heads share {key_value} key/value heads");
+        assert!(heads.are_shared_evenly(), "{query} query heads share {key_value} KV heads");
         let needs = Needs::of(mask, &positions);
         let chunk = positions[0].tokens();
         let is_chunk = |(rank, one): (usize, &Positions)| {

@@ -12,7 +12,7 @@
 //! rank 3      3                  2 3            lane 1      lane 1's heads of 0 1
 //! ```
 //!
-//! A lane's queries may use a key/value head that another lane's use as well: then both get it, and
+//! A lane's queries may use a KV head that another lane's use as well: then both get it, and
 //! its gradient is what both send home.
 
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(super) struct Torus {
     keys: Vec<Arc<[KeyRows]>>,
 }
 
-/// Query heads of a lane that share key/value heads evenly: whole groups, or a part of one.
+/// Query heads of a lane that share KV heads evenly: whole groups, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) queries: Extent,

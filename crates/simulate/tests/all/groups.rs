@@ -15,7 +15,7 @@ fn sliding(arguments: &[&str]) -> Experiment {
     experiment(&[&SLIDING, arguments].concat())
 }
 
-/// Over both nodes, with as many key/value heads as query heads: keys and values weigh more than queries and outputs.
+/// Over both nodes, with as many KV heads as query heads: keys and values weigh more than queries and outputs.
 const WIDE: [&str; 3] =
     ["mesh.sequence=16", "attention.strategy=auto", "model.num_key_value_heads=32"];
 

@@ -71,7 +71,7 @@ fn a_walked_ring_hides_its_messages_from_the_minimal_block_on() {
 }
 
 /// Tokens per rank from which a ring with an evenly sharded causal mask hides its messages: 600
-/// TFLOP/s forward and 450 backward, keys and values in bf16; query heads per key/value head.
+/// TFLOP/s forward and 450 backward, keys and values in bf16; query heads per KV head.
 #[test]
 fn tokens_that_hide_messages_on_usual_links() {
     let tokens = |bandwidth: f64, group: f64, gradient: f64, pass| {

@@ -4,7 +4,7 @@ use annulus_experiment::{ClusterDevices, Experiment, Override, Resolved, parse};
 use annulus_plan::Plan;
 use annulus_simulate::{Cluster, Link};
 
-/// 32 heads of 128 over 8 key/value heads, one layer's worth of a Llama of 8 billion parameters.
+/// 32 heads of 128 over 8 KV heads, one layer's worth of a Llama of 8 billion parameters.
 pub(crate) const MODEL: &str = "\
 name: long
 model:

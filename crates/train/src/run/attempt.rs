@@ -200,6 +200,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) world: World,
     pub(super) start: Handout<Start>,
     pub(crate) store: Arc<Store>,
+    /// Whether the run begins with this attempt.
+    pub(super) begins: bool,
     pub(super) owes: bool,
     /// Peak operations per second of all cores, or of all GPUs; `None` where it is unknown.
     pub(super) peak: Option<f64>,
@@ -316,7 +318,7 @@ fn recorder<'a>(
         record: Record::of(&kept),
         data: manifest.data.clone(),
         texts: Texts::of(plan)?,
-        base: base_hash(plan)?,
+        base: base_of(plan).map(annulus_model::fingerprint).transpose()?,
         began: (start.step, start.tokens),
         saved: start.step,
         refused: work.refused.clone(),
@@ -359,11 +361,6 @@ fn started<'a>(plan: &'a Plan, step: u64, manifest: &'a Manifest, parameters: u6
     }
 }
 
-/// The hash of the base weights, where the run trains adapters.
-fn base_hash(plan: &Plan) -> Result<Option<String>> {
-    Ok(base_of(plan).map(annulus_model::fingerprint).transpose()?)
-}
-
 impl<'a> Attempt<'a> {
     /// Takes the peak that an earlier start on `machine` measured, else notes its own there.
     fn settle_peak(&mut self, machine: &mut Machine) {
@@ -379,7 +376,7 @@ impl<'a> Attempt<'a> {
         work: Work,
         recorder: Option<Recorder<'a>>,
     ) -> Result<Attempt<'a>> {
-        let Work { data, start, process, store, .. } = work;
+        let Work { data, start, process, store, begins, .. } = work;
         let here = options.here(setup)?;
         Ok(Attempt {
             plan,
@@ -392,6 +389,7 @@ impl<'a> Attempt<'a> {
             process,
             start: Handout::new(start, here),
             store,
+            begins,
             owes: false,
             dump: options.dump.clone(),
             recorder: Mutex::new(recorder),

@@ -9,6 +9,7 @@ use annulus_plan::Plan;
 use crate::checkpoint::{identity, named_by, steps};
 use crate::error::failure;
 use crate::folder::manifest::Fork;
+use crate::run::trained_on;
 use crate::setup::initial::base_of;
 use crate::setup::saved::load;
 use crate::setup::start::Start;
@@ -20,7 +21,7 @@ impl Fork {
     /// # Errors
     /// No checkpoint, or one of another model or after the last step of `plan`.
     pub(crate) fn start(&self, plan: &Plan, setup: &Setup) -> Result<(Start, Vec<String>)> {
-        let (found, warnings) = named_by(&self.from)?;
+        let (found, mut warnings) = named_by(&self.from)?;
         let folder = found.folder.display();
         let refused = |message: String, hint: &str| TrainError::checkpoint(message, hint);
         let differing = identity::of_model(plan, &found)?;
@@ -42,6 +43,7 @@ impl Fork {
                 "set more `schedule.steps`: they count from the first run's beginning",
             ));
         }
+        warnings.extend(trained_on::by_checkpoint(&plan.experiment, &found.folder));
         let start = load(&found, base_of(plan), &setup.config)?;
         Ok((if self.fresh_optimizer { start.anew() } else { start }, warnings))
     }

@@ -20,4 +20,5 @@ pub(crate) mod settings;
 pub(crate) mod sharded_save;
 pub(crate) mod starts;
 pub(crate) mod train_loop;
+mod trained_on;
 mod writing;

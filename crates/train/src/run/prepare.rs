@@ -19,6 +19,7 @@ use crate::folder::lines::read_lines;
 use crate::folder::manifest::Fork;
 use crate::run::fork::begin_with_weights;
 use crate::run::moved::check_weights;
+use crate::run::trained_on;
 use crate::setup::checked_data::of_data;
 use crate::setup::data::{data_fingerprint, fingerprint_of_phases};
 use crate::setup::fits;
@@ -55,6 +56,8 @@ pub(crate) struct Work {
     /// This process's memory before it has the weights that its ranks share.
     pub(crate) process: OfProcess,
     pub(crate) store: Arc<Store>,
+    /// Whether the run begins with this attempt, rather than with a checkpoint of its own.
+    pub(crate) begins: bool,
     /// Steps whose checkpoints are damaged.
     pub(crate) refused: Vec<u64>,
 }
@@ -151,21 +154,33 @@ pub(crate) fn prepare(
     let data = examined(plan, opening, progress)?;
     warnings.extend(data.notes.iter().cloned());
     let fingerprint = of_all.unwrap_or_else(|| data.train.fingerprint());
-    let start = match (&found, fork) {
-        (Some(found), _) => resumed(plan, setup, found, from, &fingerprint, opening.again)?,
-        (None, Some(fork)) => {
-            let (start, of_fork) = fork.start(plan, setup)?;
-            warnings.extend(of_fork);
-            start
-        }
-        (None, None) => Start::fresh(&plan.experiment, initial_weights(plan, &setup.config)?),
+    let start = match &found {
+        Some(found) => resumed(plan, setup, found, from, &fingerprint, opening.again)?,
+        None => begun(plan, setup, fork, &mut warnings)?,
     };
     let weights = start.weights.hash()?;
     let process = OfProcess::before();
     let store = Store::new(setup, &start.weights, ranks_here(&setup.processes, setup.world())?)?;
     let refused = found.as_ref().map_or_else(Vec::new, |found| found.refused.clone());
-    let work = Work { data, fingerprint, start, weights, process, store, refused };
+    let begins = found.is_none();
+    let work = Work { data, fingerprint, start, weights, process, store, begins, refused };
     Ok(Prepared { found, warnings, work: Some(work) })
+}
+
+/// What a run begins with that resumes no checkpoint of its own.
+fn begun(
+    plan: &Plan,
+    setup: &Setup,
+    fork: Option<&Fork>,
+    warnings: &mut Vec<String>,
+) -> Result<Start> {
+    if let Some(fork) = fork {
+        let (start, of_fork) = fork.start(plan, setup)?;
+        warnings.extend(of_fork);
+        return Ok(start);
+    }
+    warnings.extend(trained_on::by_model(&plan.experiment));
+    Ok(Start::fresh(&plan.experiment, initial_weights(plan, &setup.config)?))
 }
 
 /// An error if the last step of `plan` is before a checkpoint: the run would end with what it is not asked for.

@@ -138,6 +138,7 @@ impl<'a> Attempt<'a> {
             peak: self.peak,
             // Inspecting a step needs no evaluation.
             held_out: self.data.held_out.as_ref().filter(|_| self.dump.is_none()),
+            begins: self.begins,
             owes: self.owes,
             process: self.process,
             stop: &self.stop,

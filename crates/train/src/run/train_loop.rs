@@ -33,6 +33,8 @@ pub(crate) struct TrainLoop<'a> {
     /// The most operations per second that the machine can do, where that is known.
     pub(crate) peak: Option<f64>,
     pub(crate) held_out: Option<&'a HeldOut>,
+    /// Whether the run begins with this attempt: a fork begins after a step of another run.
+    pub(crate) begins: bool,
     /// Whether the step that the attempt begins after has not been evaluated; known only to process 0.
     pub(crate) owes: bool,
     /// Memory of this process before its ranks began.
@@ -152,10 +154,9 @@ impl<'a> TrainLoop<'a> {
     /// that reads the log knows whether it is there.
     fn catch_up(&self, rank: &mut RankRun<'_>) -> Result<()> {
         let step = rank.trainer.finished;
-        let is_due = match step {
-            0 => self.every.evaluate_on_start,
-            _ => due(self.every.evaluate, step, self.last),
-        };
+        let begins = step == 0 || self.begins;
+        let is_due = begins && self.every.evaluate_on_start
+            || step > 0 && due(self.every.evaluate, step, self.last);
         let Some(held_out) = self.held_out.filter(|_| is_due) else { return Ok(()) };
         let label = Label { step, pass: "whether it is evaluated", ..Label::default() };
         if !any_rank_says(rank.trainer.rank.comm.as_ref(), label, self.owes)? {

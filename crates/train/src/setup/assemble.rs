@@ -2,14 +2,14 @@
 
 use std::mem;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use annulus_attention::Attention;
 use annulus_comm::{Axis, Communicator, Grid, RankHosts, World};
 use annulus_experiment::{
-    DocumentBounds, Dtype, Engine, Frequencies, Kernel, Offload, Order, Parallel, Recompute, Shape,
+    DocumentBounds, Dtype, Engine, Frequencies, Kernel, Offload, OffloadPlace, Order, Parallel,
+    Recompute, Shape,
 };
 use annulus_machine::Core;
 use annulus_machine::peak::Unit;
@@ -87,8 +87,8 @@ pub struct Setup {
     pub mlp_chunk: Option<usize>,
     /// Which tensors are offloaded while they are not used.
     pub offload: Offload,
-    /// The folder of offloaded tensors.
-    pub offload_folder: PathBuf,
+    /// Where they are offloaded to.
+    pub offload_place: OffloadPlace,
     /// The deadline: how long a rank waits for one that shows no progress.
     pub deadline: Duration,
     /// The engine that carries tensors between processes.
@@ -201,7 +201,7 @@ impl Setup {
             loss_chunk: plan.memory.loss_chunk,
             mlp_chunk: Some(plan.memory.mlp_chunk).filter(|chunk| *chunk < plan.rows()),
             offload: experiment.memory.offload,
-            offload_folder: experiment.offload_folder(),
+            offload_place: experiment.offload_place(),
             deadline: experiment.mesh.deadline,
             engine: experiment.mesh.engine,
             cores: cores.into(),

@@ -247,8 +247,9 @@ fn open_text(
     } else {
         Cache::open(&texts, &folder, verify, progress)?
     });
+    let whole = || packed(experiment, &cache).map_err(|error| error.located(&texts));
     let mut opened = match data.pack {
-        Pack::Documents | Pack::BestFit => packed(experiment, &cache),
+        Pack::Documents | Pack::BestFit => whole(),
         Pack::Stream => windows(experiment, &cache),
     }?;
     if data.pack.is_whole() && records != Records::Chats {

@@ -1,9 +1,9 @@
 //! The setup of a model without a plan.
 
-use std::path::PathBuf;
-
 use annulus_comm::World;
-use annulus_experiment::{Engine, Kernel, Offload, Order, Parallel, Recompute, State, StateAxes};
+use annulus_experiment::{
+    Engine, Kernel, Offload, OffloadPlace, Order, Parallel, Recompute, State, StateAxes,
+};
 use annulus_machine::Core;
 use annulus_model::Config;
 use annulus_ops::Cores;
@@ -52,7 +52,7 @@ impl Setup {
             loss_chunk: 1024,
             mlp_chunk: None,
             offload: Offload::None,
-            offload_folder: PathBuf::new(),
+            offload_place: OffloadPlace::default(),
             deadline: DEADLINE,
             engine: Engine::Auto,
             cores: cores.into(),
@@ -68,8 +68,7 @@ fn check_heads(found: Heads, wanted: Heads) -> Result<()> {
     if found == wanted {
         return Ok(());
     }
-    let said =
-        |Heads { query, key_value }| format!("{query} query and {key_value} key/value heads");
+    let said = |Heads { query, key_value }| format!("{query} query and {key_value} KV heads");
     Err(TrainError::configuration(
         format!("a setting for {}, but the model has {}", said(found), said(wanted)),
         "`heads` of the setting are those of the model's `config.shape`",

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use annulus_comm::flight;
 use annulus_data::{DataError, Excluded, Listed, Records, apportion, is_experiment, list};
 use annulus_experiment::{Experiment, Format, Problem, Problems, TextSource};
+use annulus_text::count;
 use glob::Pattern;
 
 use crate::checkpoint::{LATEST, step_of};
@@ -208,13 +209,14 @@ pub fn excluded(inputs: &[PathBuf], output: &Path) -> Result<Excluded> {
 const NO_TEXTS: &str =
     "left out of the data: runs and experiments are not texts, nor is what a `CACHEDIR.TAG` marks";
 
-/// A note about what is left out of an experiment's texts, or named more than once; `None`: nothing is.
+/// A note about what is left out of an experiment's texts or of its evaluations, or named more than once; `None`: nothing is.
 ///
 /// # Errors
 /// Those of [`texts`] and [`excluded`], and folders that cannot be read.
 pub fn left_out_of(experiment: &Experiment) -> Result<Option<String>> {
-    let mut notes = Vec::new();
-    for part in by_source(experiment) {
+    let parts = by_source(experiment);
+    let mut notes: Vec<String> = unevaluated(experiment, &parts).into_iter().collect();
+    for part in parts {
         let Some(records) = records_of(part.data.format) else { continue };
         let inputs = texts(&part)?;
         notes.extend(note_on(&inputs, records, &excluded(&inputs, &part.output)?)?);
@@ -223,6 +225,18 @@ pub fn left_out_of(experiment: &Experiment) -> Result<Option<String>> {
         }
     }
     Ok((!notes.is_empty()).then(|| notes.join("; ")))
+}
+
+/// A note on the sources of a mixture of which nothing is held out, though something is of others.
+fn unevaluated(experiment: &Experiment, parts: &[Experiment]) -> Option<String> {
+    let held_out = experiment.data.evaluate;
+    let none = parts.iter().filter(|part| held_out > 0 && part.data.evaluate == 0);
+    let paths = none.flat_map(|part| &part.data.path).map(|source| source.path.clone());
+    let why = format!(
+        "never evaluated: the share by weight of the {} that `data.evaluate` holds out is 0 (raise it)",
+        count(held_out, "sequence")
+    );
+    named(&paths.collect::<Vec<_>>(), &why)
 }
 
 /// A note on what of `inputs` is left out, or named more than once; `None`: nothing is.

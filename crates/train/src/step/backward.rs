@@ -16,7 +16,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::Result;
 use crate::step::finite::is_finite;
 use crate::step::hashes::points::At;
-use crate::step::kept::Kept;
+use crate::step::kept::{Kept, prefetch};
 use crate::step::measure::alive::computing;
 use crate::step::measure::spans::name;
 use crate::step::rank::{MicroBatch, Rank};
@@ -67,7 +67,7 @@ impl Rank {
             self.progress()?;
             let begun = begin();
             let Some(trace) = traces.pop() else { break };
-            self.prefetch(&traces);
+            prefetch(&traces)?;
             let lent = weights.of_backward(self, index)?;
             dx = self.run_back(stage.as_ref(), &lent, trace, &dx, gradients)?;
             drop(lent);

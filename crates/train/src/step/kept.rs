@@ -2,10 +2,10 @@
 
 use candle_core::Tensor;
 
+use crate::Result;
 use crate::step::backward::Trace;
 use crate::step::rank::Rank;
-use crate::step::state::offload::{IN_FLIGHT, OffloadHandle};
-use crate::{Result, TrainError};
+use crate::step::state::offload::{IN_FLIGHT, Offloaded};
 
 /// How many stages at the end are never offloaded: both of the last layer, and the loss.
 const LAST: usize = 3;
@@ -14,7 +14,15 @@ const LAST: usize = 3;
 #[derive(Debug)]
 pub(crate) enum Kept {
     InMemory(Vec<Tensor>),
-    Offloaded(OffloadHandle),
+    Offloaded(Box<dyn Offloaded>),
+}
+
+/// Begins to read what the last stages of `traces`, the next in backward, have offloaded.
+pub(crate) fn prefetch(traces: &[Trace<'_>]) -> Result<()> {
+    traces.iter().rev().take(IN_FLIGHT).flatten().try_for_each(|(kept, _)| match kept {
+        Kept::InMemory(_) => Ok(()),
+        Kept::Offloaded(offloaded) => offloaded.prefetch(),
+    })
 }
 
 impl Rank {
@@ -40,37 +48,19 @@ impl Rank {
         trace.into_iter().map(write).collect()
     }
 
-    /// Begins to read what the last stages of `traces`, the next in backward, have offloaded.
-    pub(crate) fn prefetch(&self, traces: &[Trace<'_>]) {
-        let Some(offload) = &self.offload else { return };
-        for (kept, _) in traces.iter().rev().take(IN_FLIGHT).flatten() {
-            if let Kept::Offloaded(handle) = kept {
-                offload.prefetch(handle);
-            }
-        }
-    }
-
     /// The tensors that a stage kept, read back if they were offloaded.
     pub(crate) fn restored(&self, kept: Kept) -> Result<Vec<Tensor>> {
-        match (kept, &self.offload) {
-            (Kept::InMemory(tensors), _) => Ok(tensors),
-            (Kept::Offloaded(handle), Some(offload)) => {
-                offload.restore(&handle, &|| self.progress())
-            }
-            (Kept::Offloaded(_), None) => Err(no_offload()),
+        match kept {
+            Kept::InMemory(tensors) => Ok(tensors),
+            Kept::Offloaded(offloaded) => offloaded.restore(&|| self.progress()),
         }
     }
 
     /// A copy of the tensors that a stage kept; offloaded ones stay offloaded.
     pub(crate) fn peek(&self, kept: &Kept) -> Result<Vec<Tensor>> {
-        match (kept, &self.offload) {
-            (Kept::InMemory(tensors), _) => Ok(tensors.clone()),
-            (Kept::Offloaded(handle), Some(offload)) => offload.peek(handle, &|| self.progress()),
-            (Kept::Offloaded(_), None) => Err(no_offload()),
+        match kept {
+            Kept::InMemory(tensors) => Ok(tensors.clone()),
+            Kept::Offloaded(offloaded) => offloaded.peek(&|| self.progress()),
         }
     }
-}
-
-fn no_offload() -> TrainError {
-    TrainError::Internal("activations are nowhere".to_owned())
 }

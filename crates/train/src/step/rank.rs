@@ -22,7 +22,7 @@ use crate::setup::device;
 use crate::setup::pages::Room;
 use crate::step::hashes::points::Watch;
 use crate::step::state::division::Division;
-use crate::step::state::offload::Offload;
+use crate::step::state::offload::{self, Offload};
 use crate::{Result, Setup, TrainError, memory};
 
 /// One rank and what it computes with; weights are handed to it.
@@ -44,8 +44,8 @@ pub(crate) struct Rank {
     pub(crate) meter: Arc<Metered>,
     /// All ranks, like `meter`, for what is not counted as traffic of the step: measurements, errors, agreement.
     pub(crate) comm: Arc<dyn Communicator>,
-    /// Where activations wait for backward, if not in memory.
-    pub(crate) offload: Option<Offload>,
+    /// Where activations are offloaded to until backward; `None`: they stay in memory.
+    pub(crate) offload: Option<Box<dyn Offload>>,
     /// How much memory the process of this rank may take.
     pub(crate) room: Room,
 }
@@ -144,15 +144,15 @@ impl Rank {
     }
 
     /// Where this rank offloads what is of a class; `None`: it stays in memory.
-    pub(crate) fn offload_of(&self, class: Class) -> Result<Option<Offload>> {
+    pub(crate) fn offload_of(&self, class: Class) -> Result<Option<Box<dyn Offload>>> {
         let setup = &self.setup;
         let is_wanted = match class {
             Class::Optimizer => setup.offload.optimizer(),
             _ => setup.offload.activations(),
         };
-        let device = || self.backend.device();
-        let offload = || Offload::new(&setup.offload_folder, self.comm.rank(), class, device());
-        is_wanted.then(offload).transpose()
+        let folder = setup.offload_place.folder(matches!(self.backend, Backend::Gpu(_)));
+        let open = || offload::open(folder, self.comm.rank(), class, &self.backend);
+        is_wanted.then(open).transpose()
     }
 
     /// Which of a batch's sequences replica `replica` computes.

@@ -31,7 +31,7 @@ use crate::step::rank::{MicroBatch, Rank};
 use crate::step::slices::Slices;
 use crate::step::state::gathered::{Gathering, WeightSource, spread};
 use crate::step::state::gradients::{Gradients, Summed, Sums, by_stage};
-use crate::step::state::moments::Disk;
+use crate::step::state::moments::OffloadedMoments;
 use crate::step::state::optimizer::Update;
 use crate::step::state::parameters::{RankParameters, Store};
 use crate::step::sum::{Partial, Total};
@@ -108,9 +108,10 @@ impl Trainer {
         let experiment = &plan.experiment;
         let rank = rank.offloading()?;
         let comm = rank.comm.clone();
-        let disk = rank.offload_of(Class::Optimizer)?.map(|offload| Disk::new(offload, comm));
+        let offload = rank.offload_of(Class::Optimizer)?;
+        let offloaded = offload.map(|offload| OffloadedMoments::new(offload, comm));
         let store = alive(rank.comm.as_ref(), || {
-            RankParameters::take(store, &experiment.optimizer, disk, start, &rank.division)
+            RankParameters::take(store, &experiment.optimizer, offloaded, start, &rank.division)
         })?;
         let stages = by_stage(&rank.model.stages, &store.parameters.trained)?;
         let dropout = dropout(experiment, &rank);

@@ -48,7 +48,7 @@ pub(super) fn sequence(plan: &Plan, vocabulary: usize, packed: bool) -> Sequence
 }
 
 /// Inputs q = k = 0, so that every visible key has the same weight, and one-hot v: it marks positions from `first` on, as many per
-/// key/value head as a head is wide.
+/// KV head as a head is wide.
 pub(super) fn one_hot(
     tokens: usize,
     heads: Heads,

@@ -80,6 +80,27 @@ fn a_run_whose_folder_lies_in_its_data_goes_on() {
 }
 
 #[test]
+fn sources_of_which_nothing_is_held_out_are_named() {
+    let place = Place::new();
+    for name in ["rare.txt", "often.txt"] {
+        fs::write(place.path(name), "some text").unwrap();
+    }
+    let [rare, often] = ["rare.txt", "often.txt"].map(|name| place.path(name));
+    let path =
+        format!("[{{ path: {}, weight: 30 }}, {{ path: {} }}]", often.display(), rare.display());
+    let note = |held_out: &str| {
+        let plan = place.plan(&[("data.path", &*path), ("data.evaluate", held_out)]);
+        left_out_of(&plan.experiment).unwrap()
+    };
+    let wanted = format!(
+        "`{}` never evaluated: the share by weight of the 8 sequences that `data.evaluate` holds out is 0 (raise it)",
+        rare.display()
+    );
+    assert_eq!(note("8"), Some(wanted));
+    assert_eq!((note("0"), note("31")), (None, None));
+}
+
+#[test]
 fn what_a_run_writes_is_refused_and_what_lies_beside_it_is_data() {
     let place = Place::new();
     let output = place.path("");

@@ -115,6 +115,24 @@ fn devices_share_the_state_as_processes_do() {
     }
 }
 
+/// What is offloaded to the memory of the host comes back with its bits, however late it is copied there; a run goes on with or without.
+#[test]
+fn devices_offload_to_their_host_to_the_bit() {
+    let place = Place::new();
+    let changes = [&split("ring", "2")[..], &[("model.num_hidden_layers", "3")]].concat();
+    let micro = [("memory.micro_batch", "1"), ("data.batch", "2")];
+    let changes = [&changes[..], &micro].concat();
+    let wanted = bits(&place, &on(&place, 1, &changes), 1);
+    std::fs::remove_dir_all(place.path("on-1")).unwrap();
+    for (what, many) in [("activations", 1), ("optimizer", 2), ("both", 2)] {
+        let offload = [("memory.offload", what)];
+        let found = bits(&place, &on(&place, many, &[&changes[..], &offload].concat()), many);
+        assert!(found == wanted, "offloading {what} has other bits");
+        assert!(!place.path(&format!("on-{many}/offload")).exists(), "{what} went to a disk");
+        std::fs::remove_dir_all(place.path(&format!("on-{many}"))).unwrap();
+    }
+}
+
 /// Tensor-parallel ranks compute the same on one device or on several.
 #[test]
 fn tensor_parallel_ranks_on_devices_are_those_on_one() {

@@ -331,7 +331,7 @@ fn a_setting_is_for_the_heads_of_the_model() {
     let Heads { query, key_value } = heads;
     let error = of(Heads { query: 2 * query, key_value }).unwrap_err();
     let wanted = format!(
-        "a setting for {} query and {key_value} key/value heads, but the model has {query} query and {key_value} key/value heads",
+        "a setting for {} query and {key_value} KV heads, but the model has {query} query and {key_value} KV heads",
         2 * query
     );
     assert_eq!((error.to_string(), error.hint().is_some()), (wanted, true));

@@ -136,7 +136,7 @@ struct TileGradients<'a> {
 impl Choice for TileGradients<'_> {
     type Output = Result<()>;
 
-    /// Runs a job for each block of key columns of a key/value head, ordered by columns, so that workers are at different heads while there
+    /// Runs a job for each block of key columns of a KV head, ordered by columns, so that workers are at different heads while there
     /// are enough, and no job waits for a later one.
     fn with<M: Machine>(self, machine: M) -> Result<()> {
         let inputs = &self.context.inputs;

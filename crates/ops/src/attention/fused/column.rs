@@ -139,7 +139,7 @@ impl Room {
 }
 
 impl Column {
-    /// Copies a block of key columns of a key/value head.
+    /// Copies a block of key columns of a KV head.
     pub(super) fn enter<M: Machine>(
         &mut self,
         machine: M,

@@ -185,11 +185,11 @@ impl Choice for TileFold<'_> {
 
 /// Keys and values of a tile as right factors, packed once for all query rows.
 struct Packed<'a> {
-    /// Keys in panels, by key/value head.
+    /// Keys in panels, by KV head.
     k: Vec<f32>,
-    /// Values as interleaved rows, by key/value head.
+    /// Values as interleaved rows, by KV head.
     v: Cow<'a, [f32]>,
-    /// Elements of a key/value head, of keys and of values.
+    /// Elements of a KV head, of keys and of values.
     strides: [usize; 2],
 }
 

@@ -148,12 +148,12 @@ impl Dims {
         self.queries.batch * self.queries.heads
     }
 
-    /// The number of key/value heads over all batch rows.
+    /// The number of KV heads over all batch rows.
     pub(super) fn kv_heads(self) -> usize {
         self.queries.batch * self.keys.heads
     }
 
-    /// The number of query heads per key/value head.
+    /// The number of query heads per KV head.
     pub(super) fn group(self) -> usize {
         self.queries.heads / self.keys.heads
     }
@@ -232,7 +232,7 @@ impl<'a> Inputs<'a> {
         start + rows.start..start + rows.end
     }
 
-    /// The key columns of a block, among those of all key/value heads.
+    /// The key columns of a block, among those of all KV heads.
     pub(super) fn columns(&self, kv_head: usize, block: usize) -> Range<usize> {
         let start = kv_head * self.dims.keys.rows;
         let end = self.dims.keys.rows.min((block + 1) * COLUMNS);

@@ -1,13 +1,13 @@
 //! The output projection and the cross entropy, a chunk of tokens at a time: `kernels/cross_entropy/cross_entropy.h` between two products.
 
 use bytemuck::NoUninit;
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor, bail};
 
 use super::super::{Processor, addresses};
 use super::product::{Output, multiply};
 use super::view::View;
 use super::{Extent, SCRATCH, launch, of_type, off_tape, order_free, plain, sums, unwritten};
-use crate::cross_entropy::{check_shapes, check_targets};
+use crate::cross_entropy::{Prediction, check_shapes, check_targets};
 use crate::order_free::to_grid;
 
 /// Threads per block; `CROSS_ENTROPY_THREADS` in C.
@@ -27,6 +27,55 @@ struct Arguments {
     stride: i64,
     classes: i32,
     _gap: u32,
+}
+
+/// Mirrors the C struct `PredictionArguments`.
+#[derive(Clone, Copy, Debug, NoUninit)]
+#[repr(C)]
+struct PredictionArguments {
+    logits: u64,
+    targets: u64,
+    losses: u64,
+    predicted: u64,
+    classes: i32,
+    _gap: u32,
+}
+
+/// The most classes whose numbers the kernel tells apart.
+const MOST_CLASSES: usize = 1 << 24;
+
+/// [`crate::predictions`] on a processor: the host waits for it.
+pub(crate) fn predictions(
+    processor: &dyn Processor,
+    logits: &Tensor,
+    targets: &[i64],
+) -> Result<Vec<Prediction>> {
+    let (rows, classes) = logits.dims2()?;
+    if classes > MOST_CLASSES {
+        bail!("predictions: found {classes} classes, expected at most {MOST_CLASSES}");
+    }
+    let logits = plain(processor, logits, DType::F32)?;
+    let targets = Tensor::new(targets, processor.device())?;
+    // SAFETY: the kernel writes every row's.
+    let (losses, predicted) = unsafe {
+        (unwritten(processor, rows, DType::F64)?, unwritten(processor, rows, DType::U32)?)
+    };
+    let extent = Extent { grid: [rows, 1, 1], threads: THREADS, shared: SCRATCH };
+    addresses(&[&logits, &targets], &[&losses, &predicted], &mut |at| {
+        let arguments = PredictionArguments {
+            logits: at.reads[0],
+            targets: at.reads[1],
+            losses: at.writes[0],
+            predicted: at.writes[1],
+            classes: classes as i32,
+            _gap: 0,
+        };
+        // SAFETY: sizes and targets were checked; addresses hold until the launch is in the stream.
+        unsafe { launch(processor, "prediction_f32", extent, &arguments) }
+    })?;
+    let (losses, predicted) = (losses.to_vec1()?, predicted.to_vec1()?);
+    let one = |(loss, class)| Prediction { loss, class };
+    Ok(std::iter::zip(losses, predicted).map(one).collect())
 }
 
 /// [`crate::linear_cross_entropy`] on a processor.

@@ -31,7 +31,7 @@ use super::{Launch, Processor};
 
 pub(crate) use adamw::update_all;
 pub(crate) use cross_entropy::{
-    linear_cross_entropy, linear_cross_entropy_gradients, linear_cross_entropy_loss,
+    linear_cross_entropy, linear_cross_entropy_gradients, linear_cross_entropy_loss, predictions,
 };
 pub(crate) use dropout::input_dropout;
 pub(crate) use elementwise::{accumulate, add_all, contiguous};

@@ -20,7 +20,7 @@ fn shards(case: &Case, queries: usize, keys: usize) -> Vec<Shard> {
 
 #[test]
 fn any_number_of_workers() {
-    // One key/value head is fewer than two workers, six are enough for two but badly split over four.
+    // One KV head is fewer than two workers, six are enough for two but badly split over four.
     for heads in [Heads(1, 1, 1, 32), Heads(1, 4, 1, 16), Heads(2, 6, 3, 8)] {
         let case = Case::random(heads, 500, 600);
         for case in [case.clone(), case.rounded(DType::BF16)] {

@@ -30,10 +30,7 @@ fn tiles_that_do_not_fit() {
     );
     let heads = peaked("k", [2, 3, 9, 6]);
     let heads = Shard { k: heads.clone(), v: heads, ..good.clone() };
-    assert_eq!(
-        refusal(&case, &heads),
-        "attention: 4 query heads are not a multiple of 3 key/value heads"
-    );
+    assert_eq!(refusal(&case, &heads), "attention: 4 query heads are not a multiple of 3 KV heads");
     let dim = peaked("k", [2, 2, 9, 5]);
     let dim = Shard { k: dim.clone(), v: dim, ..good.clone() };
     assert_eq!(

@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Tensor};
 /// The largest error of any tensor in f32, as [`error`] measures it.
 pub(crate) const TOLERANCE: f64 = 5e-6;
 
-/// Batch, query heads, key/value heads, length of a head.
+/// Batch, query heads, KV heads, length of a head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heads(pub usize, pub usize, pub usize, pub usize);
 

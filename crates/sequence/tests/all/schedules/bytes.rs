@@ -110,7 +110,7 @@ fn keys_and_values_apart() {
 }
 
 /// Queries travel for fewer bytes exactly where g (2de + 8 + d e') < 2d (e + e'), g query heads to
-/// a key/value head: with bf16 and f32 gradients only without grouping.
+/// a KV head: with bf16 and f32 gradients only without grouping.
 #[test]
 fn queries_travel_lighter_where_the_formula_says() {
     for wire in [2, 4] {
@@ -142,7 +142,7 @@ fn gathers_and_broadcasts() {
 }
 
 /// What a rank hands over when heads are split over `lanes` ranks, there and back: every query head
-/// once, and key/value heads once or, where there are fewer than lanes, as one for each.
+/// once, and KV heads once or, where there are fewer than lanes, as one for each.
 fn sharding(case: &Case, lanes: u64) -> [u64; 2] {
     let (query, key_value) = (case.heads.query as u64, case.heads.key_value as u64);
     let shared = key_value.max(lanes);

@@ -72,8 +72,8 @@ fn numbers_that_mean_nothing() {
         assert!(!uneven.hint().unwrap().is_empty());
     }
     let error = StrategyError::Sharing { heads: Heads { query: 3, key_value: 2 } };
-    assert_eq!(error.to_string(), "3 query heads cannot share 2 key/value heads evenly");
-    assert_eq!(error.hint().as_deref(), Some("use 1, 3 key/value heads"));
+    assert_eq!(error.to_string(), "3 query heads cannot share 2 KV heads evenly");
+    assert_eq!(error.hint().as_deref(), Some("use 1, 3 KV heads"));
     let error = StrategyError::Apart { strategy: Strategy::Ring, world: 600, most: 512 };
     let said =
         "`ring`: the schedules of 600 ranks all differ, and at most 512 are proved one by one";

@@ -156,7 +156,7 @@ fn products_are_balanced_hop_by_hop() {
     }
 }
 
-/// Three ranks share six query heads and two key/value heads: the middle one needs both.
+/// Three ranks share six query heads and two KV heads: the middle one needs both.
 #[test]
 fn heads_that_do_not_line_up_are_cut_where_groups_end() {
     let heads = Heads { query: 6, key_value: 2 };
@@ -242,7 +242,7 @@ fn what_cannot_run_says_why_and_what_would() {
     );
     assert_eq!(
         refused(Strategy::AllGather { groups: 2 }, 8),
-        said("3 key/value heads cannot be gathered in 2 equal groups", "use 1, 3")
+        said("3 KV heads cannot be gathered in 2 equal groups", "use 1, 3")
     );
     let split = split(Strategy::Halo, &Mask::causal(), 96, 4);
     let error = Strategy::Halo.backward(&split, Route::Queries).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use annulus_data::{Cache, DataError, Longer, Packed, Packing, PackingStats, Window};
+use annulus_data::{Cache, DataError, Extract, Longer, Packed, Packing, PackingStats, Window};
 use annulus_experiment::{Experiment, Pack};
 
 use crate::setup::data::epochs::Epoch;
@@ -69,7 +69,12 @@ impl HeldOut {
         tokens: usize,
     ) -> Result<(HeldOut, PackingStats)> {
         let longer = longer(experiment.data.longer);
-        let in_file = |error: DataError| named(error, experiment);
+        let in_file = |mut error: DataError| {
+            if let DataError::TooLong { key, .. } = &mut error {
+                *key = "evaluation.lengths";
+            }
+            named(error, experiment)
+        };
         let packing = Packing::since(cache.clone(), first, tokens, longer).map_err(in_file)?;
         let stats = packing.stats();
         if stats.sequences == 0 {
@@ -84,6 +89,15 @@ impl HeldOut {
         let all = stats.sequences;
         let packed = Packed::new(Arc::new(packing), Window::HeldOut, all, 1, experiment.seed);
         Ok((HeldOut::of(packed.map_err(in_file)?, all), stats))
+    }
+
+    /// The documents in sequence `index`, from 0, or the parts of them, in order.
+    ///
+    /// # Errors
+    /// A sequence that there is not.
+    pub fn extracts(&self, index: usize) -> Result<Vec<Extract>> {
+        let origin = self.source.origin(index as u64, 0)?;
+        Ok(origin.map_or_else(Vec::new, |origin| origin.extracts))
     }
 
     /// The sequences of `packed`.

@@ -1,4 +1,4 @@
-//! AdamW's moments of the slices that a rank updates: in memory, or on a disk between updates.
+//! AdamW's moments of the slices that a rank updates: in memory, or offloaded between updates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,31 +7,31 @@ use annulus_comm::Communicator;
 use annulus_ops::Moments;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::step::state::offload::{Offload, OffloadHandle};
+use crate::step::state::offload::{Offload, Offloaded};
 use crate::{Result, TrainError};
 
 /// The moments of a rank's slices, by parameter: in memory, or offloaded.
 #[derive(Debug)]
 pub(crate) enum Held {
     InMemory(BTreeMap<String, Moments>),
-    Offloaded(Box<Disk>),
+    Offloaded(Box<OffloadedMoments>),
 }
 
 /// Where moments are offloaded, and how the rank says meanwhile that it is alive.
 #[derive(Debug)]
-pub(crate) struct Disk {
-    offload: Offload,
+pub(crate) struct OffloadedMoments {
+    offload: Box<dyn Offload>,
     comm: Arc<dyn Communicator>,
-    moments: Mutex<BTreeMap<String, OffloadHandle>>,
+    moments: Mutex<BTreeMap<String, Box<dyn Offloaded>>>,
 }
 
-impl Disk {
-    /// A disk that holds no moments yet.
-    pub(crate) fn new(offload: Offload, comm: Arc<dyn Communicator>) -> Disk {
-        Disk { offload, comm, moments: Mutex::default() }
+impl OffloadedMoments {
+    /// No moments yet; they will be offloaded by `offload`.
+    pub(crate) fn new(offload: Box<dyn Offload>, comm: Arc<dyn Communicator>) -> OffloadedMoments {
+        OffloadedMoments { offload, comm, moments: Mutex::default() }
     }
 
-    fn moments(&self) -> MutexGuard<'_, BTreeMap<String, OffloadHandle>> {
+    fn moments(&self) -> MutexGuard<'_, BTreeMap<String, Box<dyn Offloaded>>> {
         self.moments.lock()
     }
 
@@ -46,12 +46,10 @@ impl Disk {
 }
 
 impl Held {
-    /// No moments yet; they will be kept on `disk`, if there is one.
-    pub(crate) fn new(disk: Option<Disk>) -> Held {
-        match disk {
-            Some(disk) => Held::Offloaded(Box::new(disk)),
-            None => Held::InMemory(BTreeMap::new()),
-        }
+    /// No moments yet; they will be offloaded, if that is given.
+    pub(crate) fn new(offloaded: Option<OffloadedMoments>) -> Held {
+        let in_memory = || Held::InMemory(BTreeMap::new());
+        offloaded.map_or_else(in_memory, |all| Held::Offloaded(Box::new(all)))
     }
 
     /// Adds the moments of a parameter that had none.
@@ -60,10 +58,10 @@ impl Held {
             Held::InMemory(all) => {
                 all.insert(name.to_owned(), moments);
             }
-            Held::Offloaded(disk) => {
+            Held::Offloaded(all) => {
                 let Moments { first, second } = moments;
-                let handle = disk.offload.write(vec![first, second], &disk.alive())?;
-                disk.moments().insert(name.to_owned(), handle);
+                let offloaded = all.offload.write(vec![first, second], &all.alive())?;
+                all.moments().insert(name.to_owned(), offloaded);
             }
         }
         Ok(())
@@ -73,10 +71,10 @@ impl Held {
     pub(crate) fn of(&self, name: &str) -> Result<Option<Moments>> {
         match self {
             Held::InMemory(all) => Ok(all.get(name).cloned()),
-            Held::Offloaded(disk) => {
-                let all = disk.moments();
-                let peek = |handle| pair(disk.offload.peek(handle, &disk.alive())?);
-                all.get(name).map(peek).transpose()
+            Held::Offloaded(all) => {
+                let alive = all.alive();
+                let moments = all.moments();
+                moments.get(name).map(|one| pair(one.peek(&alive)?)).transpose()
             }
         }
     }
@@ -87,25 +85,25 @@ impl Held {
         names: &[&String],
         update: &dyn Fn(&[(&String, &Moments)]) -> Result<()>,
     ) -> Result<()> {
-        let disk = match self {
+        let offloaded = match self {
             Held::InMemory(all) => {
                 let all: Vec<_> = names.iter().map(|name| (*name, &all[*name])).collect();
                 return update(&all);
             }
-            Held::Offloaded(disk) => disk,
+            Held::Offloaded(all) => all,
         };
-        let (offload, alive, mut all) = (&disk.offload, disk.alive(), disk.moments());
+        let (alive, mut all) = (offloaded.alive(), offloaded.moments());
         for (number, name) in names.iter().enumerate() {
             // The next parameter's moments are read while these are updated.
-            let next = names.iter().skip(number).take(2);
-            next.filter_map(|name| all.get(*name)).for_each(|handle| offload.prefetch(handle));
-            let handle = all
+            let mut next = names.iter().skip(number).take(2).filter_map(|name| all.get(*name));
+            next.try_for_each(|one| one.prefetch())?;
+            let one = all
                 .get_mut(*name)
                 .ok_or_else(|| TrainError::Internal(format!("there are no moments of `{name}`")))?;
-            let moments = pair(offload.restore(handle, &alive)?)?;
+            let moments = pair(one.restore(&alive)?)?;
             update(&[(*name, &moments)])?;
             let Moments { first, second } = moments;
-            offload.rewrite(handle, vec![first, second], &alive)?;
+            one.rewrite(vec![first, second], &alive)?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::checkpoint::{Kept, OptimizerTensor};
 use crate::setup::start::Start;
 use crate::step::state::division::Division;
-use crate::step::state::moments::{Disk, Held};
+use crate::step::state::moments::{Held, OffloadedMoments};
 use crate::step::state::parameters::{Parameters, own_copy};
 use crate::{Result, TrainError};
 
@@ -36,13 +36,13 @@ pub(crate) struct Optimizer {
 
 impl Optimizer {
     /// An optimizer without parameters.
-    fn empty(settings: &Settings, disk: Option<Disk>) -> Optimizer {
+    fn empty(settings: &Settings, offloaded: Option<OffloadedMoments>) -> Optimizer {
         Optimizer {
             settings: settings.clone(),
             masters: Weights::new(),
             copies: Weights::new(),
             frozen: Weights::new(),
-            moments: Held::new(disk),
+            moments: Held::new(offloaded),
             decay: BTreeSet::new(),
             names: Vec::new(),
             begins: 0,
@@ -52,12 +52,12 @@ impl Optimizer {
     /// The slices of `parameters` that this rank of `division` updates, as a run starts from them.
     pub(crate) fn new(
         settings: &Settings,
-        disk: Option<Disk>,
+        offloaded: Option<OffloadedMoments>,
         parameters: &Parameters,
         start: &Start,
         division: &Division,
     ) -> Result<Optimizer> {
-        let mut own = Optimizer::empty(settings, disk);
+        let mut own = Optimizer::empty(settings, offloaded);
         let is_held =
             |name: &String| division.shards_weights() || parameters.trained.contains(name);
         for (name, shape) in parameters.shapes.iter().filter(|(name, _)| is_held(name)) {

@@ -14,7 +14,7 @@ use crate::setup::weights::InitialWeights;
 use crate::step::state::division::Division;
 use crate::step::state::gathered::Table;
 use crate::step::state::meeting::Meeting;
-use crate::step::state::moments::Disk;
+use crate::step::state::moments::OffloadedMoments;
 use crate::step::state::optimizer::Optimizer;
 use crate::step::state::side_by_side::SideBySide;
 use crate::{Result, Setup, TrainError};
@@ -219,7 +219,7 @@ impl RankParameters {
     pub(crate) fn take(
         store: &Arc<Store>,
         settings: &Settings,
-        disk: Option<Disk>,
+        offloaded: Option<OffloadedMoments>,
         start: &Start,
         division: &Division,
     ) -> Result<RankParameters> {
@@ -228,7 +228,7 @@ impl RankParameters {
             return Err(used());
         }
         let state = RankParameters::of(store, division);
-        let optimizer = Optimizer::new(settings, disk, &state.parameters, start, division)?;
+        let optimizer = Optimizer::new(settings, offloaded, &state.parameters, start, division)?;
         state.optimizers[state.own].set(optimizer).map_err(|_| used())?;
         Ok(state)
     }

@@ -1,6 +1,6 @@
 //! Backward from the final log-sum-exp, with order-free sums over pairs of blocks.
 //!
-//! A job is a block of keys of a key/value head. It alone adds to the gradients of its keys and values, and it locks those of queries while
+//! A job is a block of keys of a KV head. It alone adds to the gradients of its keys and values, and it locks those of queries while
 //! it adds to them, in any order of jobs. A pair of blocks is computed piece by piece, in order, in f32; only its result is added order-free.
 
 use std::f64::consts::LOG2_E;
@@ -154,7 +154,7 @@ struct Context<'a> {
 struct TileGradients<'a> {
     pool: &'a Pool,
     context: Context<'a>,
-    /// The sums of keys and of values, by key/value head and block.
+    /// The sums of keys and of values, by KV head and block.
     sums: [Vec<Mutex<&'a mut [u32]>>; 2],
     scratch: Shelf<Column>,
     progress: Progress<'a>,
@@ -232,7 +232,7 @@ struct Column {
 }
 
 impl Column {
-    /// Copies a block of keys of a key/value head.
+    /// Copies a block of keys of a KV head.
     fn enter<M: Machine>(
         &mut self,
         machine: M,

@@ -197,7 +197,7 @@ impl<'a> Inputs<'a> {
         start + rows.start..start + rows.end
     }
 
-    /// The rows of a piece of columns, among those of all key/value heads.
+    /// The rows of a piece of columns, among those of all KV heads.
     pub(super) fn columns(&self, kv_head: usize, column: usize) -> Range<usize> {
         let (start, rows) = (kv_head * self.dims.keys.rows, &self.columns.rows[column]);
         start + rows.start..start + rows.end

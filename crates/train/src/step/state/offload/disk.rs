@@ -1,8 +1,8 @@
 //! Offloads tensors to a disk while they are not used, in a file of the rank's own.
 //!
-//! A thread of the rank writes offloaded tensors while the rank computes, and reads them back before they are used (prefetching). Thus what
-//! stages keep for backward is in memory for a few stages only. The file has no name, so the system removes it however the process ends, and
-//! tensors are in it byte by byte as in memory, because only this process reads it.
+//! A thread of the rank writes offloaded tensors while the rank computes, and reads them back before they are used (prefetching). The file
+//! has no name, so the system removes it however the process ends, and tensors are in it byte by byte as in memory, because only this
+//! process reads it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -22,17 +22,19 @@ use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor, WithDType};
 use half::bf16;
 use parking_lot::{Condvar, Mutex};
 
-use crate::{Result, TrainError};
+use super::{Alive, IN_FLIGHT, Offload, Offloaded, failure};
+use crate::Result;
 
-/// How many writes (what a stage kept, or the moments of a parameter) may be under way at once: one more waits. The planner counts with the
-/// same number.
-pub(crate) const IN_FLIGHT: usize = annulus_plan::OFFLOADS_IN_FLIGHT;
 /// The interval at which a waiting rank says that it is alive.
 const PULSE: Duration = Duration::from_millis(20);
 
+/// A disk to which a rank offloads.
+#[derive(Debug)]
+pub(super) struct Disk(Arc<Scratch>);
+
 /// A rank's file for offloaded tensors, and the thread that writes and reads it.
 #[derive(Debug)]
-pub(crate) struct Offload {
+struct Scratch {
     folder: PathBuf,
     /// Whether the folder was made for this file.
     is_new: bool,
@@ -46,9 +48,16 @@ pub(crate) struct Offload {
     writing: Mutex<VecDeque<Arc<Slot>>>,
 }
 
-/// Stands for tensors that are offloaded.
+/// Tensors in the file.
 #[derive(Debug)]
-pub(crate) struct OffloadHandle {
+struct OnDisk {
+    scratch: Arc<Scratch>,
+    place: Place,
+}
+
+/// A place in the file, and what is there.
+#[derive(Debug)]
+struct Place {
     /// The offset of the first of them in the file.
     at: u64,
     forms: Vec<(DType, Shape)>,
@@ -79,15 +88,10 @@ enum Job {
     Read { at: u64, forms: Vec<(DType, Shape)>, slot: Arc<Slot> },
 }
 
-impl Offload {
+impl Disk {
     /// The file of a rank, without a name, in `folder`, which is made if missing; tensors that are read back count to the given rank and
     /// class.
-    pub(crate) fn new(
-        folder: &Path,
-        owner: usize,
-        class: Class,
-        device: Device,
-    ) -> Result<Offload> {
+    pub(super) fn open(folder: &Path, owner: usize, class: Class, device: Device) -> Result<Disk> {
         let failed = |error| failure("write", folder, &error);
         let is_new = !folder.exists();
         let file = || {
@@ -98,7 +102,7 @@ impl Offload {
         let (jobs, hear) = channel();
         let thread = thread::Builder::new().name(format!("offload {owner}"));
         let thread = thread.spawn(move || serve(&file, owner, class, &hear)).map_err(failed)?;
-        Ok(Offload {
+        Ok(Disk(Arc::new(Scratch {
             folder: folder.to_owned(),
             is_new,
             device,
@@ -106,67 +110,77 @@ impl Offload {
             thread: Some(thread),
             end: AtomicU64::new(0),
             writing: Mutex::default(),
-        })
+        })))
+    }
+}
+
+impl Offload for Disk {
+    fn write(&self, tensors: Vec<Tensor>, alive: Alive<'_>) -> Result<Box<dyn Offloaded>> {
+        let (scratch, place) = (self.0.clone(), self.0.write(tensors, alive)?);
+        Ok(Box::new(OnDisk { scratch, place }))
     }
 
-    /// Discards everything in the file: none of it is needed any more.
-    pub(crate) fn discard(&self) {
-        self.end.store(0, Ordering::Relaxed);
-        self.writing.lock().clear();
+    fn discard(&self) {
+        self.0.end.store(0, Ordering::Relaxed);
+        self.0.writing.lock().clear();
+    }
+}
+
+impl Offloaded for OnDisk {
+    fn prefetch(&self) -> Result<()> {
+        self.scratch.prefetch(&self.place);
+        Ok(())
     }
 
-    /// Begins to write tensors; calls `alive` now and then while it waits because too many writes are under way.
-    pub(crate) fn write(
-        &self,
-        tensors: Vec<Tensor>,
-        alive: &dyn Fn() -> Result<()>,
-    ) -> Result<OffloadHandle> {
+    fn restore(&self, alive: Alive<'_>) -> Result<Vec<Tensor>> {
+        self.scratch.restore(&self.place, alive)
+    }
+
+    fn peek(&self, alive: Alive<'_>) -> Result<Vec<Tensor>> {
+        self.scratch.peek(&self.place, alive)
+    }
+
+    fn rewrite(&mut self, tensors: Vec<Tensor>, alive: Alive<'_>) -> Result<()> {
+        self.scratch.rewrite(&mut self.place, tensors, alive)
+    }
+}
+
+impl Scratch {
+    fn write(&self, tensors: Vec<Tensor>, alive: Alive<'_>) -> Result<Place> {
         let form = |tensor: &Tensor| (tensor.dtype(), tensor.shape().clone());
         let forms: Vec<_> = tensors.iter().map(form).collect();
         let bytes: usize = forms.iter().map(size).sum();
         let at = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
-        let mut handle = OffloadHandle::new(at, forms);
-        self.rewrite(&mut handle, tensors, alive)?;
-        Ok(handle)
+        let mut place = Place::new(at, forms);
+        self.rewrite(&mut place, tensors, alive)?;
+        Ok(place)
     }
 
-    /// Begins to write tensors over those that `handle` stands for, which have been restored; they have the same dtypes and shapes.
-    pub(crate) fn rewrite(
-        &self,
-        handle: &mut OffloadHandle,
-        tensors: Vec<Tensor>,
-        alive: &dyn Fn() -> Result<()>,
-    ) -> Result<()> {
+    fn rewrite(&self, place: &mut Place, tensors: Vec<Tensor>, alive: Alive<'_>) -> Result<()> {
         while self.writing.lock().len() >= IN_FLIGHT {
             let first = self.writing.lock().pop_front();
             if let Some(first) = first {
                 self.wait(&first, alive, |state| matches!(state, State::Writing))?;
             }
         }
-        *handle = handle.renewed();
-        self.writing.lock().push_back(handle.slot.clone());
-        self.tell(Job::Write { at: handle.at, tensors, slot: handle.slot.clone() });
+        *place = place.renewed();
+        self.writing.lock().push_back(place.slot.clone());
+        self.tell(Job::Write { at: place.at, tensors, slot: place.slot.clone() });
         Ok(())
     }
 
-    /// Begins to read the tensors that `handle` stands for, unless that has begun.
-    pub(crate) fn prefetch(&self, handle: &OffloadHandle) {
-        if !handle.is_prefetched.swap(true, Ordering::Relaxed) {
-            let OffloadHandle { at, forms, slot, .. } = handle;
+    fn prefetch(&self, place: &Place) {
+        if !place.is_prefetched.swap(true, Ordering::Relaxed) {
+            let Place { at, forms, slot, .. } = place;
             self.tell(Job::Read { at: *at, forms: forms.clone(), slot: slot.clone() });
         }
     }
 
-    /// The tensors that `handle` stands for, on the device; waits until they have been read.
-    pub(crate) fn restore(
-        &self,
-        handle: &OffloadHandle,
-        alive: &dyn Fn() -> Result<()>,
-    ) -> Result<Vec<Tensor>> {
-        self.prefetch(handle);
-        self.wait(&handle.slot, alive, |state| !matches!(state, State::Read(_)))?;
+    fn restore(&self, place: &Place, alive: Alive<'_>) -> Result<Vec<Tensor>> {
+        self.prefetch(place);
+        self.wait(&place.slot, alive, |state| !matches!(state, State::Read(_)))?;
         // Not `Writing`: who still finds this slot among the writes under way would wait for ever.
-        match std::mem::replace(&mut *handle.slot.state.lock(), State::OnDisk) {
+        match std::mem::replace(&mut *place.slot.state.lock(), State::OnDisk) {
             State::Read(tensors) => {
                 let back = |tensor: Tensor| tensor.to_device(&self.device);
                 Ok(tensors.into_iter().map(back).collect::<candle_core::Result<_>>()?)
@@ -175,15 +189,10 @@ impl Offload {
         }
     }
 
-    /// A copy of the tensors that `handle` stands for, which can still be restored.
-    pub(crate) fn peek(
-        &self,
-        handle: &OffloadHandle,
-        alive: &dyn Fn() -> Result<()>,
-    ) -> Result<Vec<Tensor>> {
+    fn peek(&self, place: &Place, alive: Alive<'_>) -> Result<Vec<Tensor>> {
         // If the write failed, other bytes are in its place.
-        self.wait(&handle.slot, alive, |state| matches!(state, State::Writing))?;
-        self.restore(&handle.renewed(), alive)
+        self.wait(&place.slot, alive, |state| matches!(state, State::Writing))?;
+        self.restore(&place.renewed(), alive)
     }
 
     fn tell(&self, job: Job) {
@@ -197,7 +206,7 @@ impl Offload {
     fn wait(
         &self,
         slot: &Slot,
-        alive: &dyn Fn() -> Result<()>,
+        alive: Alive<'_>,
         is_under_way: impl Fn(&State) -> bool,
     ) -> Result<()> {
         let mut state = slot.state.lock();
@@ -218,18 +227,18 @@ impl Offload {
     }
 }
 
-impl OffloadHandle {
-    fn new(at: u64, forms: Vec<(DType, Shape)>) -> OffloadHandle {
-        OffloadHandle { at, forms, slot: Arc::default(), is_prefetched: AtomicBool::new(false) }
+impl Place {
+    fn new(at: u64, forms: Vec<(DType, Shape)>) -> Place {
+        Place { at, forms, slot: Arc::default(), is_prefetched: AtomicBool::new(false) }
     }
 
-    /// Another handle of the same place in the file: of nothing written or prefetched yet.
-    fn renewed(&self) -> OffloadHandle {
-        OffloadHandle::new(self.at, self.forms.clone())
+    /// The same place, of nothing written or prefetched yet.
+    fn renewed(&self) -> Place {
+        Place::new(self.at, self.forms.clone())
     }
 }
 
-impl Drop for Offload {
+impl Drop for Scratch {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
@@ -241,17 +250,6 @@ impl Drop for Offload {
             let _ = std::fs::remove_dir(&self.folder);
         }
     }
-}
-
-/// The error that something cannot be kept in `folder`, with the way out.
-fn failure(what: &str, folder: &Path, error: &io::Error) -> TrainError {
-    let message = format!("cannot {what} `{}`: {error}", folder.display());
-    let hint = if annulus_files::is_full(error) {
-        "free some space there, name a folder with more by `memory.offload_folder`, or set `memory.offload=none`"
-    } else {
-        "name another folder by `memory.offload_folder`, or set `memory.offload=none`"
-    };
-    TrainError::offload(message, hint)
 }
 
 /// The thread: does its jobs in order.
@@ -320,8 +318,8 @@ mod tests {
     use super::*;
 
     /// The file of rank 0 in `folder`.
-    fn offload(folder: &Path) -> Result<Offload> {
-        Offload::new(folder, 0, Class::Activations, Device::Cpu)
+    fn offload(folder: &Path) -> Result<Disk> {
+        Disk::open(folder, 0, Class::Activations, Device::Cpu)
     }
 
     fn tensors(seed: f32) -> Vec<Tensor> {
@@ -347,10 +345,10 @@ mod tests {
             let write = |seed: usize| {
                 offload.write(tensors((round * 10 + seed) as f32), &|| Ok(())).unwrap()
             };
-            let handles: Vec<OffloadHandle> = (0..6).map(write).collect();
-            offload.prefetch(&handles[4]);
-            for (seed, handle) in handles.into_iter().enumerate().rev() {
-                let restored = offload.restore(&handle, &|| Ok(())).unwrap();
+            let places: Vec<_> = (0..6).map(write).collect();
+            places[4].prefetch().unwrap();
+            for (seed, place) in places.into_iter().enumerate().rev() {
+                let restored = place.restore(&|| Ok(())).unwrap();
                 for (found, wanted) in restored.iter().zip(tensors((round * 10 + seed) as f32)) {
                     assert_eq!((found.dims(), found.dtype()), (wanted.dims(), wanted.dtype()));
                     assert_eq!(bits(found), bits(&wanted));
@@ -369,8 +367,8 @@ mod tests {
         assert!(error.contains("below") && error.starts_with("cannot write"), "{error}");
         let offload = offload(folder.path()).unwrap();
         let ids = Tensor::new(&[1_u32, 2], &Device::Cpu).unwrap();
-        let handle = offload.write(vec![ids], &|| Ok(())).unwrap();
-        let error = offload.restore(&handle, &|| Ok(())).unwrap_err().to_string();
+        let place = offload.write(vec![ids], &|| Ok(())).unwrap();
+        let error = place.restore(&|| Ok(())).unwrap_err().to_string();
         assert!(error.contains("what is offloaded is not u32"), "{error}");
     }
 }
