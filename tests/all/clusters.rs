@@ -58,6 +58,24 @@ fn where_no_strategy_can_run_the_reasons_are_said() {
     assert!(named.contains(reason), "{named}");
 }
 
+/// Strategies are chosen for the longest phase, but a shorter one may hold more at once.
+#[test]
+fn every_phase_has_to_fit() {
+    let place = Place::new(ANNULUS);
+    let cluster = shipped("h100.yaml");
+    let stages = "stages={ many: { tokens: 48, steps: 9, batch: 512 }, long: { tokens: 96, steps: 9, batch: 2, reset: [] } }";
+    let plan = ["plan", "experiment.yaml", "--cluster", &cluster, stages];
+    let phases = ["data.tokens=null", "schedule.steps=null", "memory.budget=10MB"];
+    let said = |more: &str, code: i32| {
+        let words = [&plan[..], &phases, &[more]].concat();
+        run(ANNULUS, &place.path(""), &words).ended(code).stderr.clone()
+    };
+    let named = said("seed=3", 5);
+    assert!(named.contains("phase `many`: `striped` needs 1"), "{named}");
+    let remark = said("memory.budget=100MB", 0);
+    assert!(remark.contains("phase `many` needs the most memory: 2"), "{remark}");
+}
+
 #[test]
 fn the_textbooks_case_needs_no_experiment() {
     let place = Place::new(ANNULUS);

@@ -109,7 +109,9 @@ pub(crate) fn fullest(plans: &[Plan]) -> Option<MemoryNeed> {
 
 /// The line of an experiment without errors, with the memory that it needs.
 fn summary(name: &str, plans: &[Plan]) -> String {
-    let needs = fullest(plans).map_or_else(String::new, |need| format!("; {need}"));
+    let offloaded = plans.iter().filter_map(Plan::offload_need).max_by_key(|need| need.needed);
+    let needs = fullest(plans).into_iter().chain(offloaded);
+    let needs = needs.fold(String::new(), |all, need| format!("{all}; {need}"));
     let last = plans.last().and_then(Plan::extension);
     let longer = last.map_or_else(String::new, |how| format!("\n  extend: {how}"));
     format!("{name}: ok{needs}{longer}")

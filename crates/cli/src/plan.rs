@@ -1,6 +1,7 @@
 //! `annulus plan`: plans an experiment for this machine or a described cluster. `--compare`: a table of all ways to split attention.
 
 mod no_room;
+mod phases;
 
 use std::path::PathBuf;
 
@@ -11,7 +12,8 @@ use annulus_train::Opened;
 use clap::Args;
 use serde_json::{Value, json};
 
-use self::no_room::NoRoom;
+use self::no_room::Answer;
+use self::phases::Phases;
 use crate::experiment_file::ExperimentFile;
 use crate::failure::Failure;
 use crate::values::{bandwidth, elements, ranks, replacement, svg, tokens};
@@ -95,18 +97,17 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         return here(&check::opened(&file)?, arguments.json);
     };
     let cluster = Cluster::load(cluster)?;
-    let resolved = check::opened(&file)?.resolved;
-    let phases = resolved.phases().into_iter();
-    let longest = phases.max_by_key(|phase| phase.experiment.data.tokens).unwrap_or(resolved);
+    let phases = Phases::of(&check::opened(&file)?.resolved);
+    let longest = phases.longest();
     if let Some(stage) = longest.experiment.phase() {
         print::say(&format!("phase `{}`, the longest: strategies are chosen for it", stage.name));
     }
     if arguments.scale {
-        let scale = Scale::of(&longest, &cluster, |row| print::say(&row.in_short()));
+        let scale = Scale::of(longest, &cluster, |row| print::say(&row.in_short()));
         print::either(arguments.json, || scale.to_json(), || scale.to_text())?;
         return Ok(0);
     }
-    on_cluster(arguments, &longest, &cluster)
+    on_cluster(arguments, &phases, &cluster)
 }
 
 /// Prints the plan on this machine, and checks whether `train` would accept it.
@@ -151,44 +152,54 @@ fn planned(plans: &[Plan], json: bool) -> String {
     titled.map(text).collect::<Vec<_>>().join("\n\n")
 }
 
-/// Compares all strategies on a cluster, and prints the sweet spot of the experiment's strategy, or of the chosen one.
-fn on_cluster(arguments: &Arguments, resolved: &Resolved, cluster: &Cluster) -> Done {
+/// Compares all strategies on a cluster, prints the comparison, and checks that every phase fits.
+fn on_cluster(arguments: &Arguments, phases: &Phases, cluster: &Cluster) -> Done {
+    let resolved = phases.longest();
     let choice = Choice::among(resolved, cluster)?;
-    let experiment = &resolved.experiment;
-    let is_open = experiment.attention.is_open();
-    let split = if is_open { choice.settled(experiment) } else { Some(experiment.clone()) };
-    let Some(split) = split else {
+    let (Some(phases), Some((strategies, _, estimate))) =
+        (phases.settled(&choice), choice.answered())
+    else {
         let reasons = if arguments.json { choice.to_json().to_string() } else { choice.to_text() };
         print::line(&reasons)?;
-        return Err(Problems::from(choice.none(experiment)).into());
+        return Err(Problems::from(choice.none(&resolved.experiment)).into());
     };
-    let strategy = split.attention.strategy;
-    let split = resolved.with(split);
-    let (longest, grid) = (longest(&split, cluster), Grid::of(&split, strategy, cluster));
+    let meshes = Meshes::of(resolved, cluster, &choice);
+    tell(arguments, &choice, &meshes, phases.longest())?;
+    let answer = Answer { choice: &choice, meshes: &meshes, phases: &phases, strategies };
+    if let Some(remark) = answer.check(&estimate)? {
+        print::say(&remark);
+    }
+    Ok(0)
+}
+
+/// Prints a comparison, with the sweet spot of `split`, the experiment with the written or chosen strategies.
+fn tell(
+    arguments: &Arguments,
+    choice: &Choice,
+    meshes: &Meshes,
+    split: &Resolved,
+) -> Result<(), Failure> {
+    let (experiment, cluster) = (&split.experiment, &choice.cluster);
+    let longest = longest(split, cluster);
+    let grid = Grid::of(split, experiment.attention.strategy, cluster);
     if let Some(path) = &arguments.svg {
         print::file(path, grid.to_svg(&experiment.name).as_bytes())?;
     }
-    let meshes = Meshes::of(resolved, cluster, &choice);
     if arguments.json {
         let mut shown = choice.to_json();
         shown["meshes"] = meshes.to_json();
         shown["longest"] = json!(longest.tokens());
         shown["sweet_spot"] = grid.to_json();
-        print::line(&shown.to_string())?;
-    } else {
-        print::line(&choice.to_text())?;
-        if let Some(text) = longest.to_text() {
-            print::line(&format!("{text}\n"))?;
-        }
-        if let Some(text) = meshes.to_text() {
-            print::line(&text)?;
-        }
-        print::line(&grid.to_text())?;
+        return print::line(&shown.to_string());
     }
-    if choice.has_room() {
-        return Ok(0);
+    print::line(&choice.to_text())?;
+    if let Some(text) = longest.to_text() {
+        print::line(&format!("{text}\n"))?;
     }
-    Err(NoRoom { choice: &choice, meshes: &meshes, split: &split, cluster }.failure())
+    if let Some(text) = meshes.to_text() {
+        print::line(&text)?;
+    }
+    print::line(&grid.to_text())
 }
 
 fn compare(arguments: &Arguments) -> Done {

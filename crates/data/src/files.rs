@@ -229,12 +229,12 @@ pub(crate) fn text_of<'a>(line: &'a str, column: &str) -> Result<Cow<'a, str>, S
     }
 }
 
-/// What is to be done with a record that has the fields of a conversation in place of a text.
+/// What is said of a record that is no text but a conversation, before one of its fields.
+pub(crate) const IS_CONVERSATION: &str = ", but it has ";
+
 fn of_conversations(record: &Map<String, Json>) -> String {
     let field = CONVERSATION_FIELDS.iter().find(|field| record.contains_key(**field));
-    field.map_or_else(String::new, |field| {
-        format!(", but it has `{field}`: set its format (`data.format` or `evaluation.format`) to `chat`")
-    })
+    field.map_or_else(String::new, |field| format!("{IS_CONVERSATION}`{field}`"))
 }
 
 /// What is wrong with a line whose text is no string, or that is a conversation; `None`: something else is wrong.

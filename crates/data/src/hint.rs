@@ -4,7 +4,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
-use crate::files::{ARRAY, LIMIT_OF_LINE};
+use crate::chat::IS_TEXT;
+use crate::files::{ARRAY, IS_CONVERSATION, LIMIT_OF_LINE};
 use crate::parquet::{CODECS, CUT_SHORT, ENCRYPTED, FOREIGN, LIMIT_OF_ROW};
 use crate::unpack::unpacked_name;
 use crate::{BinaryKind, DataError};
@@ -241,7 +242,9 @@ fn of_rows(message: &str) -> &'static str {
 
 /// The way out of a line that is not as wanted.
 fn of_line(message: &str, chat: bool) -> &'static str {
-    const KNOWN: [(&str, &str); 8] = [
+    const KNOWN: [(&str, &str); 10] = [
+        (IS_TEXT, "set its format (`data.format` or `evaluation.format`) to `jsonl`"),
+        (IS_CONVERSATION, "set its format (`data.format` or `evaluation.format`) to `chat`"),
         (
             LIMIT_OF_LINE,
             "break its text up into several lines, or read a file that is not lines of JSON with `format: text`",

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use annulus_sequence::Positions;
+use parking_lot::Mutex;
 
 use crate::random::Key;
 use crate::{DataError, Origin, Source, Tokens};
@@ -32,6 +33,8 @@ pub struct Mixture {
     counts: Vec<u64>,
     batch: u64,
     seed: u64,
+    /// The round that was read last, by its number: for each of its sequences the source, and the number in the round among that source's.
+    last: Mutex<Option<(u64, Arc<[(usize, u64)]>)>>,
 }
 
 impl Mixture {
@@ -41,19 +44,36 @@ impl Mixture {
         let weights: Vec<f64> = parts.iter().map(|part| part.weight).collect();
         let counts = apportion(ROUND, &weights);
         let sources = parts.into_iter().map(|part| part.source).collect();
-        Mixture { sources, counts, batch: batch as u64, seed }
+        Mixture { sources, counts, batch: batch as u64, seed, last: Mutex::default() }
     }
 
     /// The source of the `index`-th sequence ever read, and its number among those of that source.
     fn place(&self, index: u128) -> (usize, u64) {
         let (round, within) =
             ((index / u128::from(ROUND)) as u64, (index % u128::from(ROUND)) as u64);
-        let key = Key::new("annulus sources of a round", &[self.seed, round]);
-        let source = |within| self.source(key.permute(within, ROUND));
-        let part = source(within);
-        // Of a source whose epoch is shorter than its part of a round, too, every sequence comes once before any comes again.
-        let earlier = (0..within).filter(|other| source(*other) == part).count() as u64;
+        let (part, earlier) = self.round(round)[within as usize];
         (part, round.wrapping_mul(self.counts[part]).wrapping_add(earlier))
+    }
+
+    /// The sequences of a round. Each source's come in its order: one whose epoch is shorter than its part of a round repeats none before it
+    /// has read all.
+    fn round(&self, round: u64) -> Arc<[(usize, u64)]> {
+        let mut last = self.last.lock();
+        if let Some((number, sequences)) = &*last
+            && *number == round
+        {
+            return sequences.clone();
+        }
+        let key = Key::new("annulus sources of a round", &[self.seed, round]);
+        let mut read = vec![0; self.counts.len()];
+        let one = |within| {
+            let part = self.source(key.permute(within, ROUND));
+            read[part] += 1;
+            (part, read[part] - 1)
+        };
+        let sequences: Arc<[_]> = (0..ROUND).map(one).collect();
+        *last = Some((round, sequences.clone()));
+        sequences
     }
 
     /// The source of slot `at` of a round, where slots are ordered by source.

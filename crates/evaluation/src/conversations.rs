@@ -13,7 +13,7 @@ use annulus_data::{Cache, PackingStats};
 use annulus_train::{HeldOut, Result, Setup, judge, packing_notes};
 use serde::{Deserialize, Serialize};
 
-use crate::answers::{Piece, count_answers};
+use crate::answers::Piece;
 use crate::perplexity::or_infinite;
 use crate::statistics::{Mean, Rate};
 use crate::tasks::Answer;
@@ -111,8 +111,6 @@ struct Scored {
     losses: Vec<(f64, usize)>,
     /// Those that are whole in a sequence.
     answers: Vec<Answer>,
-    /// The number of all answers.
-    all_answers: usize,
 }
 
 impl Scored {
@@ -140,8 +138,7 @@ fn scores(
             progress(&format!("note: {note}"), 0, 0);
         }
         let (losses, answers) = scored(subject, &setup, &chats.cache, &held_out, ends, progress)?;
-        let all_answers = count_answers(&chats.cache, chats.first);
-        all.push(Scored { stats, losses, answers, all_answers });
+        all.push(Scored { stats, losses, answers });
     }
     Ok(ConversationScores::of(tokens, chats, all))
 }
@@ -164,7 +161,7 @@ impl ConversationScores {
         let targets = all.iter().map(Scored::targets).sum();
         let losses = all.iter().flat_map(|scored| scored.losses.iter().copied());
         let loss = Mean::of_tokens(&losses.collect::<Vec<_>>());
-        let all_answers: usize = all.iter().map(|scored| scored.all_answers).sum();
+        let all_answers: usize = chats.iter().map(|one| one.answers).sum();
         let answers: Vec<Answer> = all.into_iter().flat_map(|scored| scored.answers).collect();
         let right = answers.iter().filter(|answer| answer.right).count();
         ConversationScores {

@@ -10,6 +10,7 @@ use annulus_train::{
     texts,
 };
 
+use crate::answers::count_answers;
 use crate::trained::numbers_in_training;
 use crate::{Progress, Subject};
 
@@ -162,6 +163,8 @@ pub(crate) struct Chats {
     pub(crate) cache: Arc<Cache>,
     /// The first token of the first conversation that is scored.
     pub(crate) first: u64,
+    /// The number of answers from there on.
+    pub(crate) answers: usize,
     read: ToRead,
 }
 
@@ -175,7 +178,7 @@ impl Chats {
     fn open(subject: &Subject, one: ToRead, told: &mut dyn FnMut(Reading)) -> Result<Chats> {
         let cache = one.cached(subject, told)?;
         let first = one.holder.as_ref().map_or(Ok(0), |holder| first_held_out(holder, &cache))?;
-        Ok(Chats { cache, first, read: one })
+        Ok(Chats { answers: count_answers(&cache, first), cache, first, read: one })
     }
 
     /// The path in `data.path` or `evaluation.path`.

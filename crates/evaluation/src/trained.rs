@@ -1,16 +1,14 @@
 //! What training read: whether the data are still that, and which files of another text are among it.
 
 use std::collections::HashSet;
-use std::fs;
 use std::iter::zip;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use annulus_data::{DataError, Progress as Reading, Records, list};
+use annulus_data::{DataError, Progress as Reading, Records};
 use annulus_experiment::Experiment;
 use annulus_train::{
-    Opening, Result, TrainError, TrainedBy, by_source, data_fingerprint, excluded, records_of,
-    texts,
+    Opening, Result, TrainError, TrainedBy, by_source, data_fingerprint, file_id, file_ids, files,
+    records_of,
 };
 
 use crate::Subject;
@@ -33,17 +31,11 @@ impl Subject {
         let (Some(by), Some(path)) = (&self.trained_by, &experiment.evaluation.path) else {
             return TrainedFiles::default();
         };
-        let of_training = |source: &Experiment| {
-            let records = records_of(source.data.format)?;
-            files(&texts(source).ok()?, records, &experiment.output)
-        };
-        let sources = by_source(&by.experiment);
-        let trained = sources.iter().filter_map(of_training).flatten();
-        let trained: HashSet<_> = trained.filter_map(|file| inode(&file)).collect();
+        let trained: HashSet<_> = by_source(&by.experiment).iter().flat_map(file_ids).collect();
         let records = records_of(experiment.evaluated_format()).unwrap_or(Records::Text);
         let own = files(std::slice::from_ref(path), records, &experiment.output);
         let own = own.unwrap_or_default();
-        let is_trained = |file: &PathBuf| inode(file).is_some_and(|file| trained.contains(&file));
+        let is_trained = |file: &PathBuf| file_id(file).is_some_and(|id| trained.contains(&id));
         let found: Vec<_> = own.iter().filter(|file| is_trained(file)).cloned().collect();
         TrainedFiles { is_all: found.len() == own.len(), files: found }
     }
@@ -84,7 +76,7 @@ impl Subject {
                 "`{}` was trained on other texts than `data.path` has now, or with another tokenizer, so its held-out part is unknown",
                 self.folder.display()
             ),
-            "restore them, or evaluate another text with `evaluation.path=TEXT`",
+            "restore them, or evaluate another text with `evaluation.path=TEXT`; mixtures of earlier versions of this program read their sources in another order",
         )
     }
 
@@ -132,15 +124,4 @@ fn is_of_length(error: &TrainError) -> bool {
         error,
         DataError::TooShort { .. } | DataError::FewSequences { .. } | DataError::TooLong { .. }
     )
-}
-
-/// The files of `inputs` that are read for a run in `output`; `None`: they cannot be listed.
-fn files(inputs: &[PathBuf], records: Records, output: &Path) -> Option<Vec<PathBuf>> {
-    let excluded = excluded(inputs, output).ok()?;
-    Some(list(inputs, records, &excluded).ok()?.files)
-}
-
-/// A file whatever it is called: its device, and its number there.
-fn inode(file: &Path) -> Option<(u64, u64)> {
-    fs::metadata(file).ok().map(|found| (found.dev(), found.ino()))
 }

@@ -119,8 +119,9 @@ impl Memory {
 
 /// The choices for the state, the one that sends least first: ranks that share a memory hold one copy in any case.
 fn states(written: State, host: &Host) -> Vec<State> {
+    let memories = host.cluster.map_or(host.sharing(), |devices| devices.ranks);
     match written {
-        State::Auto if host.sharing() == 1 && host.cluster.is_none() => vec![State::Replicated],
+        State::Auto if memories == 1 => vec![State::Replicated],
         State::Auto => vec![State::Replicated, State::Zero1, State::Zero3],
         written => vec![written],
     }
@@ -243,7 +244,12 @@ mod tests {
         let wanted =
             [(State::Zero3, Recompute::None), (State::Replicated, layer), (State::Zero1, layer)];
         assert_eq!(all.collect::<Vec<_>>(), wanted);
-        let alone = OPEN.settle(&Host::default(), State::Auto, 100, |_| u64::MAX);
-        assert_eq!(alone.state, State::Replicated);
+        let device = |ranks| {
+            let cluster = Some(ClusterDevices { ranks, memory: None, offload: None });
+            Host { cluster, ..Host::default() }
+        };
+        let smallest = |host: Host| OPEN.settle(&host, State::Auto, 100, |_| u64::MAX).state;
+        assert_eq!(smallest(Host::default()), State::Replicated);
+        assert_eq!([1, 2].map(device).map(smallest), [State::Replicated, State::Zero3]);
     }
 }

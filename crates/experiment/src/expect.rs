@@ -2,8 +2,8 @@
 
 use annulus_yaml::{Problem, nearest, printable};
 
-use crate::tags::{BEGINNINGS, EVALUATE_LOSS_OF, evaluate_loss_of, fixed};
-use crate::{Experiment, TextSource};
+use crate::tags::{BEGINNINGS, EVALUATE, EVALUATE_LOSS_OF, evaluate_loss_of, fixed};
+use crate::{Experiment, Format, TextSource};
 
 /// Broken rules of `expect`. A tag that no run logs would else be found when training is over.
 pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
@@ -11,6 +11,10 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
     for (tag, bound) in &experiment.expect {
         let key = format!("expect.{tag}");
         let problem = |message: String| experiment.places.problem(&key, message);
+        if let Some(unmet) = of_no_evaluation(experiment, tag) {
+            problems.push(unmet);
+            continue;
+        }
         if let Some((message, hint)) = of_no_source(experiment, tag) {
             problems.push(problem(message).hint(hint));
             continue;
@@ -32,6 +36,28 @@ pub(crate) fn rules(experiment: &Experiment) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// The problem of a tag of evaluations where nothing is held out to evaluate on; `None`: something is, or it is another tag.
+fn of_no_evaluation(experiment: &Experiment, tag: &str) -> Option<Problem> {
+    let Experiment { data, places, .. } = experiment;
+    if data.evaluate > 0 || !tag.starts_with(EVALUATE) || !is_logged(tag) {
+        return None;
+    }
+    let (held_out, key) = ("data.evaluate", format!("expect.{tag}"));
+    let message =
+        format!("`{}` is not logged: `{held_out}` holds out no sequences", printable(tag));
+    let to_blame = places.to_blame(&[key.as_str(), held_out]);
+    let key = printable(&key);
+    let hint = if to_blame == held_out {
+        format!("set `{held_out}`, or add `{key}=null` to the command")
+    } else if data.format == Format::Batches {
+        // Nothing can be held out of them.
+        format!("remove `{key}`")
+    } else {
+        format!("set `{held_out}`, or remove `{key}`")
+    };
+    Some(places.problem(to_blame, message).hint(hint))
 }
 
 /// What is wrong with a tag of the loss of a source of the data, and the way out; `None`: a source has it, it is another tag, or it is not
@@ -98,17 +124,21 @@ mod tests {
         assert!(MEMORY_OF_CLASSES.into_iter().all(is_logged));
     }
 
+    /// What is wrong with an experiment on `data` that expects something of `tag`.
+    fn refused(data: &str, tag: &str, given: &[&str]) -> Option<String> {
+        let text = format!(
+            "name: x\nmodel: {{ hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1 }}\n\
+             data: {{ tokens: 8, {data} }}\noptimizer: {{ learning_rate: 0.1 }}\nschedule: {{ steps: 2 }}\n\
+             expect: {{ {tag}: {{ max: 3 }} }}\n"
+        );
+        let given: Vec<Override> = given.iter().filter_map(|one| Override::split(one)).collect();
+        parse("x.yaml", &text, &given).err().map(|problems| problems.to_string())
+    }
+
     #[test]
     fn the_loss_of_a_source_is_that_of_one_of_the_data() {
         let said = |data: &str, tag: &str, given: &[&str]| {
-            let text = format!(
-                "name: x\nmodel: {{ hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1 }}\n\
-                 data: {{ tokens: 8, {data} }}\noptimizer: {{ learning_rate: 0.1 }}\nschedule: {{ steps: 2 }}\n\
-                 expect: {{ evaluate/loss/{tag}: {{ max: 3 }} }}\n"
-            );
-            let given: Vec<Override> =
-                given.iter().filter_map(|one| Override::split(one)).collect();
-            parse("x.yaml", &text, &given).err().map(|problems| problems.to_string())
+            refused(data, &format!("evaluate/loss/{tag}"), given)
         };
         let (two, one) = ("path: [books.txt, code]", "path: books.txt");
         assert_eq!(said(two, "books", &[]), None);
@@ -128,6 +158,27 @@ mod tests {
         // A run may be evaluated on other data; and where little is held out, some sources have none.
         assert_eq!(said(two, "books", &["data.path=other.txt"]), None);
         assert_eq!(said(&format!("{two}, evaluate: 1"), "source-1", &[]), None);
+    }
+
+    #[test]
+    fn nothing_is_expected_of_evaluations_where_nothing_is_held_out() {
+        let none = "path: books.txt, evaluate: 0";
+        for tag in ["evaluate/loss", "evaluate/accuracy", "evaluate/loss/books"] {
+            let said = refused(none, tag, &[]).expect("nothing is evaluated");
+            let why = format!("`{tag}` is not logged: `data.evaluate` holds out no sequences");
+            assert!(said.contains(&why) && said.contains("set `data.evaluate`, or"), "{said}");
+        }
+        assert_eq!(refused(none, "train/loss", &[]), None);
+        assert_eq!(refused(none, "evaluate/loss", &["data.evaluate=1"]), None);
+        let one = "path: books.txt";
+        let said = refused(one, "evaluate/loss", &["data.evaluate=0"]).expect("as in the file");
+        assert!(said.contains("or add `expect.evaluate/loss=null` to the command"), "{said}");
+        let dropped = ["data.evaluate=0", "expect.evaluate/loss=null"];
+        assert_eq!(refused(one, "evaluate/loss", &dropped), None);
+        // Of batches nothing can be held out, and that is not advised.
+        let batches = "path: a, format: batches";
+        let said = refused(batches, "evaluate/loss", &[]).expect("nothing is evaluated");
+        assert!(said.contains("is not logged") && !said.contains("set `data.evaluate`"), "{said}");
     }
 
     #[test]

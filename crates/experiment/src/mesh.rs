@@ -193,7 +193,7 @@ section! {
             "the most memory that the ranks of a device may hold together; the device is this machine, each of its GPUs, or each device of a described cluster";
         offload: Offload = WordOr(Offload::WORDS, to_host), Is("none"),
             "what is offloaded until it is needed, from GPUs to page-locked memory of the host, else to disk: activations: those that layers keep for backward; optimizer: AdamW's moments";
-        offload_folder: Option<PathBuf> = Path, Means("from GPUs memory of the host; else `offload` in the folder of the run"),
+        offload_folder: Option<PathBuf> = Path, Means("on GPUs no folder, but the memory of the host; on CPUs `offload` in the folder of the run"),
             "a folder for what is offloaded, on a local disk with room for it; its files are unlinked and vanish when the process ends";
         micro_batch: Option<usize> = Count(1, 1 << 20), Means("all of a replica's sequences"),
             "sequences computed at once; the rest of a batch is accumulated (gradient accumulation)";

@@ -40,7 +40,7 @@ section! {
         log: u64 = Count(0, MOST_STEPS), Is("1"), "steps between log lines; 0: never";
         evaluate: u64 = Count(0, MOST_STEPS), Is("0"), "steps between evaluations; there is always one at the end; 0: only that one";
         evaluate_on_start: bool = Truth, Is("false"),
-            "also evaluate before the first step, which is logged as step 0";
+            "also evaluate before the first step, which is logged as step 0, of a fork as the step that it begins after";
         checkpoint: u64 = Count(0, MOST_STEPS), Is("0"), "steps between checkpoints; there is always one at the end; 0: only that one";
         checkpoint_after: Option<Duration> = Seconds, Means("steps alone decide"),
             "a checkpoint is also written at the end of the step in which so much time has passed since the last one";

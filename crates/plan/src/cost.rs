@@ -82,6 +82,8 @@ pub(crate) struct Share<'a> {
     states: [u64; 2],
     /// Bytes of an element of keys and of values that a GPU is given as several views; 0 where a tile is one, and on a CPU.
     viewed: u64,
+    /// How many views share a tile's keys, whose gradients are made one view at a time, beside those of all keys.
+    thinned: Option<u64>,
 }
 
 impl Share<'_> {
@@ -96,11 +98,10 @@ impl Share<'_> {
     ) -> Share<'a> {
         let place = kind.place;
         let Schedule { positions, mask, .. } = schedules.of(Pass::Forward);
-        let rows = |tokens: usize| (plan.micro_batch * tokens) as u64;
-        let (most, rows) = (rows(schedules.longest()), rows(positions[place].tokens()));
-        let dtype = plan.experiment.model.dtype;
-        let element = dtype.bytes() as u64;
-        let (widened, narrowed) = match dtype {
+        let [most, rows] = [schedules.longest(), positions[place].tokens()]
+            .map(|tokens| (plan.micro_batch * tokens) as u64);
+        let element = plan.experiment.model.dtype.bytes() as u64;
+        let (widened, narrowed) = match plan.experiment.model.dtype {
             Dtype::F32 => (0, 0),
             Dtype::Bf16 => (F32, element),
         };
@@ -124,6 +125,7 @@ impl Share<'_> {
             scores,
             states: workspace::states(plan, mask),
             viewed: workspace::viewed(plan, mask),
+            thinned: workspace::thinned(plan, mask, &positions[place]),
         }
     }
 
@@ -157,7 +159,9 @@ impl Share<'_> {
             sum([self.resident(), computing, by_class[Class::KeyValue], workspace])
         };
         let scoring = attending(self.scored());
-        let attending = attending(self.workspace().saturating_sub(results));
+        // Gradients of a view are added to a copy of keys' and then of values'.
+        let copied = if self.thinned.is_some() { results / 2 } else { 0 };
+        let attending = attending(self.workspace().saturating_sub(results) + copied);
         let forward = by_class[Class::Activations].max(attending).max(scoring);
         let earlier = F32 * self.sliced();
         let earlier = if self.plan.micro_batches > 1 { earlier } else { 0 };
@@ -187,8 +191,12 @@ impl Share<'_> {
         let own = 2 * (a * self.copied(Part::Query) + k * self.copied(Part::KeyValue));
         let [forward, backward] = self.taken;
         let made = product(&[2, batch, backward.made.gradients as u64, self.sums(dim)]);
+        let heads = self.plan.own.num_key_value_heads as u64;
+        let thinned = self
+            .thinned
+            .map_or(0, |part| product(&[2, self.most.div_ceil(part), heads, self.sums(dim)]));
         let forward = self.in_rows(Pass::Forward, forward.received);
-        let backward = sum([self.in_rows(Pass::Backward, backward.received), made]);
+        let backward = sum([self.in_rows(Pass::Backward, backward.received), made, thinned]);
         sum([forward.max(backward), product(&[self.rows, own])])
     }
 

@@ -54,14 +54,12 @@ impl Plan {
 
     /// The memory of this machine that its GPUs offload to, page-locked. `None`: they offload nothing to it, or the system does not report
     /// its memory.
-    fn offload_need(&self) -> Option<MemoryNeed> {
-        let host = &self.experiment.host;
-        let from_gpus = host.gpu_memory.is_some() && host.cluster.is_none();
-        if !from_gpus || self.experiment.offload_place().folder(true).is_some() {
+    pub fn offload_need(&self) -> Option<MemoryNeed> {
+        let space = self.offload_space().filter(|_| self.experiment.host.cluster.is_none())?;
+        let [_, needed] = self.offloaded_at_once(space.devices);
+        if needed == 0 {
             return None;
         }
-        let here = host.here.as_ref().map_or(self.world(), ExactSizeIterator::len);
-        let [_, needed] = self.offloaded_at_once(here);
         let (limit, micro_batch) = (memory()?, self.micro_batch);
         Some(MemoryNeed { needed, limit, is_of_offload: true, micro_batch })
     }
@@ -90,7 +88,7 @@ impl Misfit {
         let sizes = if self.0.micro_batch > 1 { SIZES } else { "`data.tokens`" };
         if self.0.is_of_offload {
             return format!(
-                "offload to a disk (`memory.offload_folder`), offload less (`memory.offload`), or lower {sizes}; {SHOWS}"
+                "offload to a disk (`memory.offload_folder`), offload less (`memory.offload`), recompute more (`memory.recompute`), or lower {sizes}; {SHOWS}"
             );
         }
         let lower = format!("lower {sizes}, or {OFFLOAD}");

@@ -182,7 +182,7 @@ impl Plan {
             "\nlora    rank {}, alpha {}: {} parameters are trained, of {}",
             lora.rank,
             lora.alpha,
-            self.counts().trained,
+            self.counts_of(&self.shape).trained,
             trained.join(", ")
         )
     }

@@ -1,6 +1,7 @@
 //! The settings of a plan that trade time for memory: those that its file leaves open are chosen by what its ranks would hold.
 
 use annulus_experiment::{ClusterDevices, Offload, OffloadSpace, Settled};
+use annulus_machine::memory;
 
 use crate::Plan;
 use crate::processes::RankKinds;
@@ -43,16 +44,28 @@ impl Plan {
     /// Bytes that the ranks of these kinds would hold with `settings`: together, or as many times as the fullest where each has a device of
     /// its own. `u64::MAX` where a node has too little room for what they would offload.
     fn needs(&self, settings: Settled, kinds: &RankKinds) -> u64 {
+        if self.offload_space().is_some_and(|space| self.exceeds(space, settings, kinds)) {
+            return u64::MAX;
+        }
         // On a cluster every device has room for the fullest rank.
-        if let Some(ClusterDevices { ranks, offload, .. }) = self.experiment.host.cluster {
-            if offload.is_some_and(|space| self.exceeds(space, settings, kinds)) {
-                return u64::MAX;
-            }
+        if let Some(ClusterDevices { ranks, .. }) = self.experiment.host.cluster {
             let all = self.experiment.mesh.replica(0).ranks();
             let fullest = all.map(|rank| self.held_apart(settings, kinds.of(rank)).1).max();
             return fullest.unwrap_or_default().saturating_mul(ranks as u64);
         }
         self.fullest_with(settings, kinds)
+    }
+
+    /// The room for what is offloaded: of a described cluster's node, or of this machine for its GPUs. `None`: unlimited, or unknown.
+    pub(crate) fn offload_space(&self) -> Option<OffloadSpace> {
+        let host = &self.experiment.host;
+        if let Some(cluster) = host.cluster {
+            return cluster.offload;
+        }
+        let to_host = self.experiment.offload_place().folder(true).is_none();
+        let devices = host.here.as_ref().map_or(self.world(), ExactSizeIterator::len);
+        let bytes = memory().filter(|_| to_host && host.gpu_memory.is_some())?.bytes;
+        Some(OffloadSpace { devices, bytes })
     }
 
     /// Whether the ranks of a node would offload more with `settings` than the node has room for.

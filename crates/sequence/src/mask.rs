@@ -259,6 +259,11 @@ impl Mask {
         self.moduli().len()
     }
 
+    /// The least distance beyond 1 at which keys that some queries see are spaced; `None`: they see neighbours.
+    pub fn spacing(&self) -> Option<usize> {
+        self.moduli().into_iter().nth(1)
+    }
+
     /// Whether every query sees at most two intervals of keys, wherever it is, so that any tile is one view.
     pub fn is_of_two_spans(&self) -> bool {
         // A window is one interval, and sinks the other.

@@ -60,8 +60,7 @@ impl Choice {
         let mut choice = Choice::compared(resolved, cluster)?;
         let cluster = &choice.cluster;
         if !experiment.attention.is_open() {
-            let plan = Plan::new(&resolved.with(cluster.place(experiment.clone())))?;
-            let (plan, estimate) = Estimate::fastest(plan, cluster)?;
+            let (plan, estimate) = planned(resolved, cluster)?;
             choice.written = Some((plan.strategies(label), estimate));
         }
         choice.weighing = Weighing::of(&choice, resolved);
@@ -163,38 +162,31 @@ impl Choice {
     }
 
     /// The written or else the chosen strategies in words, whether they fit, and their estimate; `None`: none can run.
-    pub(crate) fn answered(&self) -> Option<(String, bool, Estimate)> {
+    pub fn answered(&self) -> Option<(String, bool, Estimate)> {
         let written = self.written.clone().map(|(name, own)| (name, self.fits(&own), own));
         written.or_else(|| self.best().ok())
     }
 
-    /// Bytes of weights, gradients and optimizer state, where these alone exceed a device's budget.
-    pub fn state_beyond_budget(&self) -> Option<u64> {
-        let (_, _, best) = self.best().ok()?;
+    /// Bytes of weights, gradients and optimizer state of an estimate, where these alone exceed a device's budget.
+    pub fn state_beyond_budget(&self, estimate: &Estimate) -> Option<u64> {
         let state = [Class::Weights, Class::Gradients, Class::Optimizer];
-        let state = state.map(|class| best.classes[class]).iter().sum();
+        let state = state.map(|class| estimate.classes[class]).iter().sum();
         self.cluster.budget.filter(|budget| state > *budget).map(|_| state)
     }
 
-    /// Bytes that the devices of a node offload together, and the node's room for them, where that is too little.
-    pub fn offload_beyond_node(&self) -> Option<[u64; 2]> {
-        let (_, _, estimate) = self.answered()?;
+    /// Bytes that the devices of a node offload together by an estimate, and the node's room for them, where that is too little.
+    pub fn offload_beyond_node(&self, estimate: &Estimate) -> Option<[u64; 2]> {
         let room = self.cluster.offload_memory?;
         let [_, of_node] = estimate.offloaded_bytes;
-        (!offload_fits(&estimate, &self.cluster)).then_some([of_node, room])
+        (!offload_fits(estimate, &self.cluster)).then_some([of_node, room])
     }
 
-    /// Whether an experiment that names its strategies fits on the cluster of this choice.
-    pub fn would_fit(&self, resolved: &Resolved) -> bool {
-        let placed = resolved.with(self.cluster.place(resolved.experiment.clone()));
-        let planned = Plan::new(&placed).and_then(|plan| Estimate::fastest(plan, &self.cluster));
-        planned.is_ok_and(|(_, estimate)| self.fits(&estimate))
-    }
-
-    /// Whether the choice fits into every device's budget, and what it offloads into every node.
-    pub fn has_room(&self) -> bool {
-        let taken = || self.best().is_ok_and(|(_, fits, _)| fits);
-        self.written.as_ref().map_or_else(taken, |(_, estimate)| self.fits(estimate))
+    /// The estimate on the cluster of this choice of an experiment that names its strategies.
+    ///
+    /// # Errors
+    /// What is wrong with the experiment.
+    pub fn estimate(&self, resolved: &Resolved) -> Result<Estimate, Problems> {
+        Ok(planned(resolved, &self.cluster)?.1)
     }
 
     /// Whether an estimate fits into every device's budget, and what it offloads into every node.
@@ -250,6 +242,12 @@ impl Choice {
         let tables = self.tables.iter().flat_map(of_table);
         tables.chain(self.layouts_to_text()).chain(weighing()).collect()
     }
+}
+
+/// The plan on `cluster` of an experiment that names its strategies, and the estimate of its step.
+fn planned(resolved: &Resolved, cluster: &Cluster) -> Result<(Plan, Estimate), Problems> {
+    let placed = resolved.with(cluster.place(resolved.experiment.clone()));
+    Estimate::fastest(Plan::new(&placed)?, cluster)
 }
 
 /// The layouts that all layers may share: the written one, that of the only strategy that is not open, or those of all strategies.

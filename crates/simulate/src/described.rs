@@ -41,8 +41,10 @@ pub struct Cluster {
     pub between: Link,
     /// Groups of nodes joined by slower links, the smallest first.
     pub levels: Vec<Level>,
-    /// The link from a device to the disk for offloading, and back; `None`: not described.
+    /// The link to where is offloaded, and back; `None`: not described.
     pub offload: Option<Link>,
+    /// The number of neighbouring devices that share this link, those that have a rank.
+    pub offload_sharers: usize,
     /// Bytes of a node's memory or disk for offloading; `None`: not limited.
     pub offload_memory: Option<u64>,
     /// Whether the devices of a node share its link to other nodes, instead of each having one.
@@ -294,7 +296,8 @@ impl Cluster {
             inside: memory,
             between: memory,
             levels: Vec::new(),
-            offload: Some(Link { bandwidth: DISK / ranks as f64, latency: 0.0 }),
+            offload: Some(Link { bandwidth: DISK, latency: 0.0 }),
+            offload_sharers: ranks,
             offload_memory: None,
             shared: false,
             helping: true,

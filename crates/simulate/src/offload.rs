@@ -25,9 +25,10 @@ impl Offloaded {
             None => return (Offloaded::Untimed, [0.0; 2]),
             Some(link) => link,
         };
+        let bandwidth = link.bandwidth / cluster.offload_sharers.min(plan.world()).max(1) as f64;
         let seconds = |bytes: u64| match bytes {
             0 => 0.0,
-            bytes => link.latency + bytes as f64 / link.bandwidth,
+            bytes => link.latency + bytes as f64 / bandwidth,
         };
         let [activations, moments] = bytes.map(seconds);
         let waits = passes.map(|pass| (activations - pass).max(0.0));

@@ -37,10 +37,10 @@ impl ClusterKeys {
     fn meant(self) -> Option<Cluster> {
         let levels = self.levels();
         let (compute, inside, between) = (self.compute, self.inside, self.between);
-        let offload = self.offload.bandwidth.map(|bandwidth| {
-            let sharers = if self.offload.per == Per::Node { self.devices_per_node } else { 1 };
-            Link { bandwidth: bandwidth / sharers as f64, latency: self.offload.latency }
-        });
+        let latency = self.offload.latency;
+        let offload = self.offload.bandwidth.map(|bandwidth| Link { bandwidth, latency });
+        let is_of_node = self.offload.per == Per::Node;
+        let offload_sharers = if is_of_node { self.devices_per_node } else { 1 };
         let forward = compute.forward;
         let apart = |bandwidth| Link { bandwidth, latency: between.latency };
         let slowdown = self.devices.iter();
@@ -65,6 +65,7 @@ impl ClusterKeys {
             between: between.bandwidth.map_or(inside, apart),
             levels,
             offload,
+            offload_sharers,
             offload_memory: self.offload.memory.map(|bytes| bytes as u64),
             shared: between.per == Per::Node,
             helping: false,
@@ -99,6 +100,7 @@ impl ClusterKeys {
             }
         }
         problems.extend(self.problems_of_levels(places));
+        problems.extend(self.problem_of_peak(places));
         for (word, _) in &self.devices {
             // `01` would be a second name of device 1.
             let is_plain = |device: usize| device < devices && device.to_string() == *word;
@@ -123,6 +125,21 @@ impl ClusterKeys {
         let mut levels: Vec<Level> = self.levels.iter().map(level).collect();
         levels.sort_by_key(|level| level.devices);
         levels
+    }
+
+    /// Refuses a peak below a speed that is reached.
+    fn problem_of_peak(&self, places: &Places) -> Option<Problem> {
+        let compute = &self.compute;
+        let reached = [Some(compute.forward), compute.backward, compute.products];
+        let fastest = reached.into_iter().flatten().fold(0.0, f64::max);
+        let peak = compute.peak.filter(|peak| *peak < fastest)?;
+        let message = format!(
+            "`compute.peak` is {:.3} TFLOP/s, below the {:.3} that devices reach (`forward`, `backward` or `products`)",
+            peak / 1e12,
+            fastest / 1e12
+        );
+        let hint = "write the peak of the data sheet with its unit, as in 989TFLOP/s";
+        Some(places.problem("compute.peak", message).hint(hint))
     }
 
     /// Refuses groups that do not divide those of the next level, or the cluster.

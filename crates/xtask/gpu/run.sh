@@ -230,7 +230,7 @@ step() {
   peak=$(peaks)
   : >"$out/step.jsonl"
   for order in "" --deterministic --planned-chunks; do
-    run 150 "$work/annulus-bench" step --device cuda $llama $order --tokens 64k --samples 3 $peak >>"$out/step.jsonl" || { trouble "annulus-bench step $order" $?; failed=1; }
+    run 100 "$work/annulus-bench" step --device cuda $llama $order --tokens 64k --samples 3 $peak >>"$out/step.jsonl" || { trouble "annulus-bench step $order" $?; failed=1; }
   done
   for logits in whole chunks; do
     run 120 python3 "$here/llama.py" $llama --loss $logits --tokens 65536 --samples 3 $peak >>"$out/step.jsonl"

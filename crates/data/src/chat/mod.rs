@@ -138,14 +138,15 @@ impl Chat {
 pub(crate) const CONVERSATION_FIELDS: [&str; 4] =
     ["messages", "conversations", "instruction", "prompt"];
 
+/// What is said of a record that is no conversation but a text.
+pub(crate) const IS_TEXT: &str = ", but it has `text`";
+
 /// The record's messages, each of a known role, one at least the assistant's.
 fn messages(record: &Json) -> Result<&[Json], String> {
     let Some(messages) = record.get("messages") else {
         let missing = "missing field `messages`, `conversations`, `instruction` or `prompt`";
-        let way_out =
-            ", but it has `text`: set its format (`data.format` or `evaluation.format`) to `jsonl`";
         let has_text = record.get(COLUMN).is_some();
-        return Err(missing.to_owned() + if has_text { way_out } else { "" });
+        return Err(missing.to_owned() + if has_text { IS_TEXT } else { "" });
     };
     let Some(messages) = messages.as_array().filter(|messages| !messages.is_empty()) else {
         return Err("`messages` is not a list of messages".into());

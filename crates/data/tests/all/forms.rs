@@ -111,7 +111,7 @@ fn the_text_is_the_field_that_is_named() {
     assert!(missing.contains("missing field `body`"), "{missing}");
     let prompts = read(file("prompt"), Records::Lines, "text").unwrap_err().to_string();
     assert!(prompts.contains("missing field `text`"), "{prompts}");
-    assert!(prompts.contains("it has `prompt`: set its format"), "{prompts}");
+    assert!(prompts.contains("but it has `prompt`"), "{prompts}");
     let number = read(file("text"), Records::Lines, "id").unwrap_err().to_string();
     assert!(number.contains("`id` is the number 7, not a string"), "{number}");
 }
@@ -221,7 +221,7 @@ fn conversations_of_other_programs_are_conversations() {
         (json!({ "instruction": "do" }), "missing field `output`"),
         (json!({ "instruction": 7, "output": "x" }), "`instruction` is not a text"),
         (json!({}), "missing field `messages`, `conversations`, `instruction` or `prompt`"),
-        (json!({ "text": "x" }), "it has `text`: set its format (`data.format` or"),
+        (json!({ "text": "x" }), "or `prompt`, but it has `text`"),
     ] {
         let error = read(line).unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");

@@ -108,7 +108,7 @@ impl Cuda {
         let cuda = Cuda::new(&Device::new_cuda_with_stream(index).map_err(said)?).map_err(said)?;
         untried::check_for(cuda.architecture).map_err(GpuUnavailable::Untried)?;
         pool::keep_freed_memory(&cuda.inner).map_err(said)?;
-        // SAFETY: whatever uses this processor's tensors is on its one stream, or a `Handover`, which makes its own events.
+        // SAFETY: whatever uses this processor's tensors is on its one stream, or a `Handover` or `HostCopies`, which make their own events.
         unsafe { cuda.inner.disable_event_tracking() };
         Ok(cuda)
     }

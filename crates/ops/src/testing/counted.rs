@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use candle_core::{Device, Result, Tensor};
 use parking_lot::Mutex;
 
-use crate::gpu::{Boxes, HostCopies, Kept, Launch, Mark, Processor, TensorMap, Uploaded};
+use crate::gpu::{Boxes, HostCopies, HostCopy, Kept, Launch, Mark, Processor, TensorMap, Uploaded};
 
 /// A processor that counts another one's launches by kernel, its uploads, and its library's products.
 #[derive(Debug)]
 pub struct Counted {
     inner: Arc<dyn Processor>,
-    calls: Mutex<BTreeMap<String, usize>>,
+    calls: Arc<Mutex<BTreeMap<String, usize>>>,
     /// Bytes of the largest upload.
     largest: AtomicUsize,
 }
@@ -21,7 +21,7 @@ pub struct Counted {
 impl Counted {
     /// A counter of `inner`'s calls, starting at zero.
     pub fn new(inner: Arc<dyn Processor>) -> Counted {
-        Counted { inner, calls: Mutex::default(), largest: AtomicUsize::new(0) }
+        Counted { inner, calls: Arc::default(), largest: AtomicUsize::new(0) }
     }
     /// The number of launches of each kernel; of uploads as `upload`, and of products as `product`.
     pub fn calls(&self) -> BTreeMap<String, usize> {
@@ -32,8 +32,25 @@ impl Counted {
         self.largest.load(Ordering::Relaxed)
     }
     fn count(&self, what: &str) {
-        let mut calls = self.calls.lock();
-        *calls.entry(what.to_owned()).or_default() += 1;
+        count(&self.calls, what);
+    }
+}
+
+fn count(calls: &Mutex<BTreeMap<String, usize>>, what: &str) {
+    *calls.lock().entry(what.to_owned()).or_default() += 1;
+}
+
+/// Copies to the host, counted.
+#[derive(Debug)]
+struct CountedCopies {
+    inner: Box<dyn HostCopies>,
+    calls: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+impl HostCopies for CountedCopies {
+    fn begin(&self, tensor: Tensor) -> Result<Box<dyn HostCopy>> {
+        count(&self.calls, "copy to the host");
+        self.inner.begin(tensor)
     }
 }
 
@@ -82,7 +99,7 @@ impl Processor for Counted {
         self.inner.fetch(tensor, from)
     }
     fn host_copies(&self) -> Result<Box<dyn HostCopies>> {
-        self.inner.host_copies()
+        Ok(Box::new(CountedCopies { inner: self.inner.host_copies()?, calls: self.calls.clone() }))
     }
     fn touches(&self, reads: &[&Tensor], writes: &[&Tensor]) -> Result<()> {
         self.count("product");

@@ -26,7 +26,7 @@ impl Plan {
         self.counts_of(&self.own)
     }
 
-    fn counts_of(&self, shape: &Shape) -> Counts {
+    pub(crate) fn counts_of(&self, shape: &Shape) -> Counts {
         let all = shape.elements();
         let Some(lora) = &self.experiment.lora else {
             return Counts { all, trained: all, head: true };

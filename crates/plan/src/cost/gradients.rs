@@ -19,8 +19,8 @@ struct Stages<'a> {
     share: &'a Share<'a>,
     /// As they come from backward.
     whole: Vec<u64>,
-    /// As sums of all micro-batches.
-    summed: Vec<u64>,
+    /// As sums of all micro-batches, from each stage on to the last.
+    summed_from: Vec<u64>,
     is_accumulated: bool,
 }
 
@@ -30,7 +30,7 @@ impl Share<'_> {
         let stages = self.stages();
         let last = stages.last();
         let in_last = [0, 1, 2].map(|back| stages.held(last - back));
-        let (all, parts) = (stages.summed.iter().sum::<u64>(), self.parts());
+        let (all, parts) = (stages.summed_from(0), self.parts());
         if self.world() == 1 {
             let backward = (0..=last).map(|stage| stages.most_in(stage)).max().unwrap_or_default();
             return Peaks { backward, most: backward, in_last };
@@ -53,9 +53,12 @@ impl Share<'_> {
         let summed = |sizes: &Vec<u64>| {
             if is_accumulated { of_stage(sizes) } else { F32 * sizes.iter().sum::<u64>() }
         };
-        let (whole, summed) =
-            (stages.iter().map(of_stage).collect(), stages.iter().map(summed).collect());
-        Stages { share: self, whole, summed, is_accumulated }
+        let whole = stages.iter().map(of_stage).collect();
+        let mut summed_from: Vec<u64> = stages.iter().map(summed).collect();
+        for stage in (1..summed_from.len()).rev() {
+            summed_from[stage - 1] += summed_from[stage];
+        }
+        Stages { share: self, whole, summed_from, is_accumulated }
     }
 }
 
@@ -63,6 +66,11 @@ impl Stages<'_> {
     /// The last stage: the loss.
     fn last(&self) -> usize {
         self.whole.len() - 1
+    }
+
+    /// The sums of `stage` and those behind it.
+    fn summed_from(&self, stage: usize) -> u64 {
+        self.summed_from.get(stage).copied().unwrap_or_default()
     }
 
     fn of(&self, some: RangeInclusive<usize>) -> u64 {
@@ -85,7 +93,7 @@ impl Stages<'_> {
         if self.share.world() > 1 {
             return self.within(stage);
         }
-        let all: u64 = self.summed.iter().sum();
+        let all = self.summed_from(0);
         if self.are_beside_sums() { all + self.two(stage) } else { self.alone(stage) }
     }
 
@@ -106,8 +114,7 @@ impl Stages<'_> {
             (false, true) => stage + SUMS_IN_FLIGHT,
             (false, false) => stage + SUMS_IN_FLIGHT + 1,
         };
-        let summed: u64 = self.summed.iter().skip(first).sum();
-        summed + self.two(stage)
+        self.summed_from(first) + self.two(stage)
     }
 
     /// Bytes on one of several ranks while backward is in `stage`.
@@ -116,12 +123,11 @@ impl Stages<'_> {
         // Other ranks may not yet have read their slices of one stage more.
         let oldest = (stage + SUMS_IN_FLIGHT + 1).min(last);
         let whole = self.of(stage..=oldest) + self.waits(stage);
-        let done = &self.summed[oldest.min(stage + 1)..=last];
         // Sums of earlier micro-batches are all held, and a stage's new ones until they are added.
         let summed = if self.is_accumulated {
-            (self.summed.iter().sum::<u64>() + self.whole[oldest]) / share.parts()
+            (self.summed_from(0) + self.whole[oldest]) / share.parts()
         } else {
-            done.iter().sum::<u64>() / share.parts()
+            self.summed_from(oldest.min(stage + 1)) / share.parts()
         };
         whole + summed + self.of(stage..=oldest) / share.world() * share.elsewhere
     }

@@ -80,7 +80,7 @@ impl Share<'_> {
 
     /// Bytes of the f32 copy of a weight of so many elements, which a product on this machine's CPU reads.
     fn copied_weight(&self, elements: u64) -> u64 {
-        let is_copied = self.plan.experiment.host.computes_on_this_cpu();
+        let is_copied = !self.plan.experiment.host.computes_on_gpus();
         if is_copied { product(&[elements, self.widened]) } else { 0 }
     }
 

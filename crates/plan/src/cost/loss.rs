@@ -21,10 +21,12 @@ impl Share<'_> {
         let rows = product(&[self.rows, 2 * self.element * h + F32 * h + 16]);
         let Experiment { host, mesh, .. } = &self.plan.experiment;
         let on_gpu = host.computes_on_gpus();
-        // A GPU has gradients of 16 bits beside logits. With a sharded vocabulary it makes powers, probabilities and gradients as separate
-        // tensors, besides.
-        let narrow = if on_gpu && self.element < F32 { self.element } else { 0 };
-        let copies = if mesh.tensor == 1 || !on_gpu { 1 } else { 3 };
+        // A GPU has gradients of 16 bits beside logits; with a sharded vocabulary powers, probabilities and gradients, each of f32.
+        let (narrow, copies) = match (on_gpu, mesh.tensor) {
+            (false, _) => (0, 1),
+            (true, 1) => (if self.element < F32 { self.element } else { 0 }, 1),
+            (true, _) => (0, 3),
+        };
         let logits = product(&[chunk, vocabulary * (copies * F32 + narrow) + h * F32]);
         let of_head = self.plan.gradient(product(&[vocabulary, h]));
         let learned = if self.plan.counts().head { of_head } else { 0 };

@@ -24,7 +24,7 @@ impl Share<'_> {
 
     /// Whether a CPU computes a product of so many rows with a weight as its transpose.
     fn is_turned(&self, rows: u64) -> bool {
-        let on_gpu = self.plan.experiment.host.gpu_memory.is_some();
+        let on_gpu = self.plan.experiment.host.computes_on_gpus();
         !on_gpu && rows < FEW_ROWS as u64
     }
 
@@ -47,7 +47,7 @@ impl Share<'_> {
     fn most(&self, products: &[Sizes], floats: impl Fn(Cut) -> usize) -> u64 {
         let host = &self.plan.experiment.host;
         // A GPU's library has its own workspace.
-        if host.gpu_memory.is_some() {
+        if host.computes_on_gpus() {
             return 0;
         }
         let bytes = |sizes: &Sizes| {

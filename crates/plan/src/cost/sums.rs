@@ -290,8 +290,8 @@ impl Share<'_> {
     /// Bytes that this rank copies of `bytes` for a background checkpoint: its shard, or, where the state is not sharded, rank 0 all of it.
     fn copied_share(&self, bytes: u64) -> u64 {
         let experiment = &self.plan.experiment;
-        // The copy lies on the host.
-        let is_here = experiment.host.computes_on_this_cpu();
+        // A GPU's copy lies on the host.
+        let is_here = !experiment.host.computes_on_gpus();
         match self.plan.is_shared(self.sharding()) {
             _ if !experiment.background_saves || !is_here => 0,
             true => bytes / self.world(),

@@ -9,10 +9,11 @@
 //! ```
 
 use annulus_experiment::Kernel;
-use annulus_sequence::Mask;
+use annulus_sequence::{Mask, Positions};
 
 use super::{F32, Share, VISIBILITY, product, sum};
 use crate::Plan;
+use crate::warnings::common_multiple;
 
 /// Bytes of an f64.
 const F64: u64 = 8;
@@ -30,12 +31,22 @@ pub(super) fn states(plan: &Plan, mask: &Mask) -> [u64; 2] {
 /// Bytes of an element of keys and of one of values where a GPU is given several views of tiles at once, which together take no more than
 /// the keys and values of a tile; a CPU is given one view at a time.
 pub(super) fn viewed(plan: &Plan, mask: &Mask) -> u64 {
-    let on_gpu = plan.experiment.host.gpu_memory.is_some();
+    let on_gpu = plan.experiment.host.computes_on_gpus();
     if on_gpu && !mask.is_of_two_spans() {
         2 * plan.experiment.model.dtype.bytes() as u64
     } else {
         0
     }
+}
+
+/// The number of views of some of a tile's keys that share its keys, where a CPU makes the gradients of one by themselves; `None`: views are
+/// of all keys, or a GPU's, which [`viewed`] counts.
+pub(super) fn thinned(plan: &Plan, mask: &Mask, positions: &Positions) -> Option<u64> {
+    let spacing = mask.spacing().filter(|_| !plan.experiment.host.computes_on_gpus())?;
+    // Neighbours in a striped shard are some of these distances apart already.
+    let step = positions.runs().first().map_or(1, |run| if run.width == 1 { run.step } else { 1 });
+    let (spacing, step) = (spacing as u64, step as u64);
+    Some(common_multiple(spacing, step) / step).filter(|views| *views > 1)
 }
 
 impl Share<'_> {

@@ -197,25 +197,28 @@ fn the_largest_sizes_do_not_overflow() {
     }
 }
 
+/// The plan of a small model whose heads are wider than its hidden size; `more` is more of its file.
+fn of_wide_heads(tied: bool, mesh: &str, more: &str) -> Plan {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = format!(
+        r#"{{"model_type": "llama", "hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": 2,
+            "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 37,
+            "max_position_embeddings": 100, "tie_word_embeddings": {tied}, "torch_dtype": "float32"}}"#
+    );
+    std::fs::write(folder.path().join("config.json"), config).expect("written");
+    let yaml = format!(
+        "name: flops\nmodel: {{ path: {} }}\ndata: {{ tokens: 100, batch: 3 }}\nmesh: {mesh}\n\
+         attention: {{ strategy: ring }}\noptimizer: {{ learning_rate: 1e-3 }}\nschedule: {{ steps: 1 }}\n{more}",
+        folder.path().display()
+    );
+    let experiment = parse("flops.yaml", &yaml, &[]).unwrap_or_else(|p| panic!("{p}"));
+    let resolved = Resolved::read(experiment, None).unwrap_or_else(|p| panic!("{p}"));
+    Plan::new(&resolved).unwrap_or_else(|p| panic!("{p}"))
+}
+
 #[test]
 fn model_flops_are_those_of_products_and_visible_pairs() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let plan = |tied: bool, more: &str| {
-        let config = format!(
-            r#"{{"model_type": "llama", "hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": 2,
-                "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 37,
-                "max_position_embeddings": 100, "tie_word_embeddings": {tied}, "torch_dtype": "float32"}}"#
-        );
-        std::fs::write(folder.path().join("config.json"), config).expect("written");
-        let yaml = format!(
-            "name: flops\nmodel: {{ path: {} }}\ndata: {{ tokens: 100, batch: 3 }}\nmesh: {{ sequence: 2 }}\n\
-             attention: {{ strategy: ring }}\noptimizer: {{ learning_rate: 1e-3 }}\nschedule: {{ steps: 1 }}\n{more}",
-            folder.path().display()
-        );
-        let experiment = parse("flops.yaml", &yaml, &[]).unwrap_or_else(|p| panic!("{p}"));
-        let resolved = Resolved::read(experiment, None).unwrap_or_else(|p| panic!("{p}"));
-        Plan::new(&resolved).unwrap_or_else(|p| panic!("{p}"))
-    };
+    let plan = |tied: bool, more: &str| of_wide_heads(tied, "{ sequence: 2 }", more);
     let flops = |tied: bool, more: &str| plan(tied, more).flops() as u64;
     // Per layer: q and o 2 x 48 x 20, k and v 2 x 16 x 20, gate, up and down 3 x 28 x 20, two norms of 20; then a norm and the
     // projection to the vocabulary. Causal, a sequence shows 5050 pairs.
@@ -238,6 +241,18 @@ fn model_flops_are_those_of_products_and_visible_pairs() {
     let [ahead, back] = [own + adapter, own + 2.0 * adapter];
     assert_eq!(products(&format!("{lora} }}")), [ahead, back, 4.0 * head]);
     assert_eq!(products(&format!("{lora}, train: [head] }}")), [ahead, back, 6.0 * head]);
+}
+
+/// Tensor-parallel ranks hold parts of what is trained.
+#[test]
+fn adapters_are_counted_whole_however_they_are_split() {
+    let lora = "lora: { rank: 2, targets: [q_proj, down_proj], train: [norms, head] }";
+    let trained = |mesh: &str| {
+        let text = of_wide_heads(false, mesh, lora).to_text();
+        let line = text.lines().find(|line| line.starts_with("lora ")).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("{text}"))
+    };
+    assert_eq!(trained("{ sequence: 2, tensor: 2 }"), trained("{ sequence: 2 }"));
 }
 
 #[test]

@@ -173,6 +173,12 @@ fn copies_of_shares_are_planned() {
         for change in changes {
             match *change {
                 "background" => experiment.background_saves = true,
+                // Devices of a described cluster: processors with several cores each, or GPUs.
+                "processors" | "gpus" => {
+                    let devices = ClusterDevices { ranks: 4, memory: None, offload: None };
+                    experiment.host.cluster = Some(devices);
+                    experiment.host.workers = if *change == "gpus" { 1 } else { 8 };
+                }
                 _ => experiment.parallel.state = State::Zero3,
             }
         }
@@ -193,4 +199,7 @@ fn copies_of_shares_are_planned() {
     assert_eq!(copied(&[]), [12 * elements, 0, 0, 0]);
     let shares = copied(&["zero3"]);
     assert!(shares.iter().all(|share| share.abs_diff(3 * elements) <= 12), "{shares:?}");
+    // A GPU's copy lies on its host.
+    assert_eq!(copied(&["processors"]), copied(&[]));
+    assert_eq!(copied(&["gpus"]), [0; 4]);
 }

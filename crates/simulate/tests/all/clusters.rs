@@ -70,8 +70,8 @@ fn cores_of_a_cluster_are_what_plans_are_made_for() {
         fs::write(&file, edited("memory: 80GB", &format!("memory: 80GB\n{cores}"))).unwrap();
         plan(&[&format!("mesh.cluster={}", file.display())])
     };
-    let [small, large] =
-        ["256KiB", "2MiB"].map(|cache| plan(&format!("core: {{ cache: {cache}, vector: neon }}")));
+    let [small, large] = ["256KiB", "2MiB"]
+        .map(|cache| plan(&format!("cores: 2\ncore: {{ cache: {cache}, vector: neon }}")));
     let core = small.experiment.host.core;
     assert_eq!((core.caches.second, core.instructions), (256 << 10, Instructions::Neon));
     // 60 rows of 256 floats and 240.
@@ -79,7 +79,7 @@ fn cores_of_a_cluster_are_what_plans_are_made_for() {
     let many = plan("cores: 64\ncore: { cache: 2MiB }");
     assert!(
         many.ranks[0].peak_by_class[Class::Workspace]
-            == large.ranks[0].peak_by_class[Class::Workspace] + 63 * many.ranks[0].worker
+            == large.ranks[0].peak_by_class[Class::Workspace] + 62 * many.ranks[0].worker
     );
     assert!(many.ranks[0].peak > large.ranks[0].peak);
     let wrong = edited("memory: 80GB", "core: { vector: avx }");
@@ -104,6 +104,7 @@ fn wrong_files_are_answered() {
         ("a device that is none", CLUSTER.to_owned() + "devices: { 16: { slowdown: 2 } }\n"),
         ("a device by name", CLUSTER.to_owned() + "devices: { last: { slowdown: 2 } }\n"),
         ("a device written otherwise", CLUSTER.to_owned() + "devices: { 01: { slowdown: 2 } }\n"),
+        ("a peak without its unit", edited("600TFLOP/s", "600TFLOP/s, peak: 989")),
         ("a latency of nothing", CLUSTER.to_owned() + "offload: { latency: 5us }\n"),
         ("too many devices", edited("devices_per_node: 8", "devices_per_node: 16384")),
         ("groups that do not fill the cluster", LEVELS.replace("nodes: 32", "nodes: 31")),

@@ -25,8 +25,8 @@ fn flat(choice: &Choice) -> String {
 fn a_node_s_link_and_memory_for_offloading_are_read() {
     let shared =
         described("offload: { bandwidth: 48GB/s, latency: 2us, per: node, memory: 2TB }\n");
-    // Eight devices share the link.
-    assert_eq!(shared.offload, Some(Link { bandwidth: 6e9, latency: 2.0 * 1e-6 }));
+    assert_eq!(shared.offload, Some(Link { bandwidth: 48e9, latency: 2.0 * 1e-6 }));
+    assert_eq!((shared.offload_sharers, cluster().offload_sharers), (8, 1));
     assert_eq!(shared.offload_memory, Some(2_000_000_000_000));
     let untimed = described("offload: { memory: 2TB }\n");
     assert_eq!((untimed.offload, untimed.offload_memory), (None, shared.offload_memory));
@@ -46,20 +46,20 @@ fn what_is_offloaded_has_to_fit_into_its_node() {
         (choice, estimate)
     };
     let (roomy, most) = written("1TB");
-    assert_eq!((roomy.has_room(), most.memory.recompute), (true, Recompute::None));
-    assert_eq!(roomy.offload_beyond_node(), None);
+    assert_eq!((roomy.fits(&most), most.memory.recompute), (true, Recompute::None));
+    assert_eq!(roomy.offload_beyond_node(&most), None);
     let (tight, less) = written("20GB");
-    assert_eq!((tight.has_room(), less.memory.recompute), (true, Recompute::Layer));
+    assert_eq!((tight.fits(&less), less.memory.recompute), (true, Recompute::Layer));
     let [most, less] = [most, less].map(|estimate| estimate.offloaded_bytes[1]);
     assert!(less <= 20_000_000_000 && most > 20_000_000_000, "{less} {most}");
     let text = tight.to_text();
     assert!(text.contains("\noffload  at most "), "{text}");
     let room = " of a node, of 18.6 GiB that it has for that (`offload.memory`) with ";
     assert!(flat(&tight).contains(room), "{text}");
-    let (tiny, _) = written("5GB");
-    assert!(!tiny.has_room());
+    let (tiny, least) = written("5GB");
+    assert!(!tiny.fits(&least));
     assert!(flat(&tiny).contains(" more than the 4.7 GiB that it has for that"), "{}", flat(&tiny));
-    assert_eq!(tiny.offload_beyond_node(), Some([less, 5_000_000_000]));
+    assert_eq!(tiny.offload_beyond_node(&least), Some([less, 5_000_000_000]));
     assert!(tiny.to_text().contains(", offload does not fit"), "{}", tiny.to_text());
     let json = tight.to_json();
     assert_eq!(json["written"]["offloaded_of_node"], less);

@@ -312,7 +312,7 @@ fn a_step_waits_for_offloading_as_far_as_its_passes_are_too_short() {
         let offload = bandwidth.map(|bandwidth| Link { bandwidth, latency: 0.0 });
         let words = [format!("memory.offload={what}")];
         let plan = plan(&["attention.strategy=ring", &words[0]]);
-        let cluster = Cluster { offload, ..plain(8, 1e12, 1e15) };
+        let cluster = Cluster { offload, offload_sharers: 1, ..plain(8, 1e12, 1e15) };
         let bytes = [plan.offloaded() as f64, plan.offloaded_moments() as f64];
         let found = Estimate::of(&plan, &cluster).unwrap_or_else(|problems| panic!("{problems}"));
         (found, bytes)
@@ -330,4 +330,25 @@ fn a_step_waits_for_offloading_as_far_as_its_passes_are_too_short() {
     assert!((both.offloaded.seconds() / waits - 1.0).abs() < 1e-9, "{both:?}");
     assert!((slow.step - none.step - slow.offloaded.seconds()).abs() < 1e-6 * slow.step);
     assert!(slow.exposed >= slow.offloaded.seconds(), "{slow:?}");
+}
+
+/// A node's link is shared by the devices that have a rank, however many there are.
+#[test]
+fn a_node_s_link_is_shared_by_its_ranks() {
+    let waits = |ranks: usize, offload_sharers: usize| {
+        let offload = Some(Link { bandwidth: 1e6, latency: 0.0 });
+        let split = [format!("mesh.sequence={ranks}"), "attention.strategy=striped".to_owned()];
+        let more = ["memory.offload=optimizer", "parallel.state=replicated"];
+        let words: Vec<&str> = split.iter().map(String::as_str).chain(more).collect();
+        let cluster = Cluster { offload, offload_sharers, ..plain(8, 1e12, 1e15) };
+        let plan = plan(&words);
+        let found = Estimate::of(&plan, &cluster).unwrap_or_else(|problems| panic!("{problems}"));
+        found.offloaded.seconds() / plan.offloaded_moments() as f64
+    };
+    let alone = waits(1, 1);
+    for (ranks, sharers, times) in [(1, 8, 1.0), (2, 8, 2.0), (8, 8, 8.0), (8, 4, 4.0), (8, 1, 1.0)]
+    {
+        let found = waits(ranks, sharers) / alone;
+        assert!((found - times).abs() < 1e-9, "{ranks} ranks, {sharers} share: {found}");
+    }
 }

@@ -43,7 +43,7 @@ impl Fork {
                 "set more `schedule.steps`: they count from the first run's beginning",
             ));
         }
-        warnings.extend(trained_on::by_checkpoint(&plan.experiment, &found.folder));
+        warnings.extend(trained_on::warning(&plan.experiment, Some(&found.folder)));
         let start = load(&found, base_of(plan), &setup.config)?;
         Ok((if self.fresh_optimizer { start.anew() } else { start }, warnings))
     }

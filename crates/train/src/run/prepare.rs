@@ -179,7 +179,7 @@ fn begun(
         warnings.extend(of_fork);
         return Ok(start);
     }
-    warnings.extend(trained_on::by_model(&plan.experiment));
+    warnings.extend(trained_on::warning(&plan.experiment, None));
     Ok(Start::fresh(&plan.experiment, initial_weights(plan, &setup.config)?))
 }
 

@@ -18,6 +18,7 @@ pub(crate) mod process;
 pub(crate) mod processors;
 pub(crate) mod rates;
 pub(crate) mod resolve;
+pub(crate) mod same_files;
 pub(crate) mod saved;
 pub(crate) mod shared;
 pub(crate) mod slow;

@@ -10,7 +10,7 @@ use annulus_data::Sequence;
 use annulus_experiment::Kernel;
 use annulus_model::Llama;
 use annulus_ops::gpu::Processor;
-use annulus_ops::testing::random;
+use annulus_ops::testing::{Counted, random};
 use annulus_plan::Plan;
 use annulus_sequence::{Mask, Route, Strategy};
 use annulus_train::verify::whole::{Answer, Question, Split, attend};
@@ -35,15 +35,16 @@ fn devices_of(architecture: u32, many: usize) -> Processors {
 
 /// Trains on `many` devices, in a folder named by their number.
 fn on(place: &Place, many: usize, changes: &[(&str, &str)]) -> Outcome {
+    on_these(place, devices(many), changes)
+}
+
+fn on_these(place: &Place, processors: Processors, changes: &[(&str, &str)]) -> Outcome {
+    let many = processors.devices();
     let output = place.path(&format!("on-{many}"));
     let own = [("output", output.to_str().unwrap())];
     let plan = place.plan_on(many, &[&SHAPE[..], &OWN, &own, changes].concat());
-    let outcome = run(
-        &plan,
-        RunOptions { processors: devices(many), ..RunOptions::new(BASE, 2) },
-        &mut Silent,
-    )
-    .unwrap();
+    let outcome =
+        run(&plan, RunOptions { processors, ..RunOptions::new(BASE, 2) }, &mut Silent).unwrap();
     assert_eq!((outcome.ending, outcome.step), (Ending::Finished, 2), "{changes:?} on {many}");
     outcome
 }
@@ -125,10 +126,17 @@ fn devices_offload_to_their_host_to_the_bit() {
     let wanted = bits(&place, &on(&place, 1, &changes), 1);
     std::fs::remove_dir_all(place.path("on-1")).unwrap();
     for (what, many) in [("activations", 1), ("optimizer", 2), ("both", 2)] {
-        let offload = [("memory.offload", what)];
-        let found = bits(&place, &on(&place, many, &[&changes[..], &offload].concat()), many);
+        let all: Vec<Arc<Counted>> = emulator(80)
+            .apart(many)
+            .into_iter()
+            .map(|one| Counted::new(Arc::new(one)).into())
+            .collect();
+        let processors: Vec<Arc<dyn Processor>> = all.iter().map(|one| one.clone() as _).collect();
+        let changes = [&changes[..], &[("memory.offload", what)]].concat();
+        let found = bits(&place, &on_these(&place, processors.into(), &changes), many);
         assert!(found == wanted, "offloading {what} has other bits");
-        assert!(!place.path(&format!("on-{many}/offload")).exists(), "{what} went to a disk");
+        let copied = |one: &Arc<Counted>| one.calls().contains_key("copy to the host");
+        assert!(all.iter().all(copied), "{what} stayed, or went to a disk");
         std::fs::remove_dir_all(place.path(&format!("on-{many}"))).unwrap();
     }
 }

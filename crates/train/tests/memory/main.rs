@@ -185,6 +185,25 @@ fn ranks_hold_what_was_planned() {
     check(&place, 2, "ring", &[&normed[..], &[("model.dtype", "bf16")]].concat());
 }
 
+/// A sum of slices takes the memory of one more, however many ranks there are.
+#[test]
+fn sums_of_many_ranks_are_planned() {
+    let place = place();
+    let large = [
+        ("model.vocab_size", "8192"),
+        ("memory.loss_chunk", "16"),
+        ("model.num_hidden_layers", "1"),
+    ];
+    for ranks in [6, 8] {
+        for Memory { rank, measured, planned, .. } in measured(&plan(&place, ranks, "ring", &large))
+        {
+            let [found, most] = [measured, planned].map(|classes| classes[Class::Gradients]);
+            let bound = most as f64 * (1.0 + LIMIT);
+            assert!(found as f64 <= bound, "rank {rank} of {ranks}: {found} of {most}");
+        }
+    }
+}
+
 /// All scores of a rank's queries are kept, however few of a tile are seen.
 #[test]
 fn kept_scores_are_planned() {
@@ -221,6 +240,19 @@ fn masks_of_many_views_hold_what_was_planned() {
         &[("attention.pattern", "strided"), ("attention.stride", "512")],
         &[("attention.pattern", "strided"), ("attention.stride", "64"), ("model.dtype", "bf16")],
         &[("attention.window", "16"), ("attention.dilation", "128")],
+        &[
+            ("attention.pattern", "strided"),
+            ("attention.stride", "3"),
+            ("model.num_key_value_heads", "4"),
+            ("model.num_hidden_layers", "1"),
+            ("model.vocab_size", "264"),
+        ],
+        &[
+            ("attention.window", "300"),
+            ("attention.dilation", "4"),
+            ("model.num_key_value_heads", "4"),
+            ("model.num_hidden_layers", "1"),
+        ],
         &[("attention.pattern", "fixed"), ("attention.stride", "64"), ("attention.columns", "16")],
         &[("attention.window", "16"), ("attention.global", &global)],
         &[strict, ("attention.pattern", "fixed"), ("attention.stride", "64")],

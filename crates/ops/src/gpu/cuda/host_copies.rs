@@ -61,17 +61,23 @@ impl HostCopies for Copies {
         let tensor = contiguous(&lane.gpu, &tensor)?;
         let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
         let mut room = lane.room(shape.elem_count() * dtype.size_in_bytes())?;
-        if let Some(room) = &mut room {
-            lane.copy_out(&tensor, room)?;
-        }
-        let event = lane.copying.record_event(None).w()?;
+        let copied = room.as_mut().map_or(Ok(()), |room| lane.copy_out(&tensor, room));
+        let event = copied.and_then(|()| lane.copying.record_event(None).w());
+        // The host's memory must not be freed under a copy.
+        let event = event.inspect_err(|_| lane.finish())?;
         let source = Some(Copied { tensor, event });
         Ok(Box::new(OnHost { lane: lane.clone(), dtype, shape, room, source, back: None }))
     }
 }
 
 impl Lane {
-    /// Page-locked memory of so many bytes or more.
+    /// Waits for all copies, if the device still can: one that has failed copies nothing.
+    fn finish(&self) {
+        let _ = self.copying.synchronize();
+    }
+
+    /// Page-locked memory of so many bytes or more. To page-lock it, the driver may wait for the device, and so for transfers to other GPUs
+    /// that are under way: that is once per size, between two stages of the model, when all ranks have posted what these transfers wait for.
     fn room(&self, bytes: usize) -> Result<Option<PinnedHostSlice<u8>>> {
         if bytes == 0 {
             return Ok(None);
@@ -175,7 +181,7 @@ impl Drop for OnHost {
         for copied in [self.source.take(), self.back.take()].into_iter().flatten() {
             if self.lane.after(copied).is_err() {
                 // The device has failed, and every later call says so.
-                return;
+                return self.lane.finish();
             }
         }
         self.lane.idle.lock().extend(self.room.take());
@@ -184,7 +190,7 @@ impl Drop for OnHost {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // The host's memory must not be freed under a copy; a device that has failed copies nothing.
-        let _ = self.copying.synchronize();
+        // As above.
+        self.finish();
     }
 }
