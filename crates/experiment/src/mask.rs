@@ -18,7 +18,7 @@ section! {
     pub struct Masking {
         mask: MaskKind = Word(MaskKind::WORDS), Is("causal"), "full or causal";
         prefix: Option<usize> = Tokens(1, MOST_TOKENS), Means("no prefix"),
-            "first keys of a document that every query of it sees, as far as `window` lets it (prefix LM)";
+            "first keys of a document that every query of it sees, as far as `window` and `pattern` let it (prefix LM)";
         documents: Option<DocumentBounds> = SizesOr(MOST_TOKENS, &[BY_DATA]), Means("a sequence is one"),
             "lengths of the documents packed into every sequence, or `data`: a query sees only its own document";
         padding: Option<usize> = Tokens(1, MOST_TOKENS), Means("no padding"),

@@ -131,7 +131,9 @@ mod tests {
                 let one = |part: usize| random(&format!("part {part} of {count}"), shape);
                 let parts = (0..count).map(one).collect::<Result<Vec<_>>>()?;
                 let (found, wanted) = (add_all(&backend, &parts)?, by_pairs(&parts)?);
-                let bits = |sum: &Tensor| sum.flatten_all()?.to_vec1::<f32>();
+                let bits = |sum: &Tensor| -> Result<Vec<u32>> {
+                    Ok(sum.flatten_all()?.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
+                };
                 assert_eq!(found.dims(), shape);
                 assert!(bits(&found)? == bits(&wanted)?, "{count} parts of {shape:?}");
             }

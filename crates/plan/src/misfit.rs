@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use annulus_experiment::Device;
+use annulus_experiment::{Device, Offload};
 use annulus_machine::{By, Limit, memory};
 use annulus_text::size;
 
@@ -15,8 +15,8 @@ pub struct MemoryNeed {
     pub needed: u64,
     /// The memory limit, and what sets it.
     pub limit: Limit,
-    /// Whether it is the host's memory that GPUs offload to.
-    pub is_of_offload: bool,
+    /// What GPUs offload to this memory of their host; none: it is the memory of the ranks.
+    pub offload: Offload,
     /// Sequences that a rank computes at once.
     pub micro_batch: usize,
 }
@@ -47,7 +47,7 @@ impl Plan {
         Some(MemoryNeed {
             needed: self.needed(),
             limit,
-            is_of_offload: false,
+            offload: Offload::None,
             micro_batch: self.micro_batch,
         })
     }
@@ -61,7 +61,7 @@ impl Plan {
             return None;
         }
         let (limit, micro_batch) = (memory()?, self.micro_batch);
-        Some(MemoryNeed { needed, limit, is_of_offload: true, micro_batch })
+        Some(MemoryNeed { needed, limit, offload: self.experiment.memory.offload, micro_batch })
     }
 
     /// The verdict that this plan cannot run here; `None`: it fits, or nobody knows.
@@ -86,10 +86,11 @@ impl Misfit {
     /// What the user can change so that the plan fits.
     pub fn hint(self) -> String {
         let sizes = if self.0.micro_batch > 1 { SIZES } else { "`data.tokens`" };
-        if self.0.is_of_offload {
-            return format!(
-                "offload to a disk (`memory.offload_folder`), offload less (`memory.offload`), recompute more (`memory.recompute`), or lower {sizes}; {SHOWS}"
-            );
+        let less = "offload to a disk (`memory.offload_folder`), or less (`memory.offload`)";
+        match self.0.offload {
+            Offload::None => {}
+            Offload::Optimizer => return format!("{less}; {SHOWS}"),
+            _ => return format!("{less}, or lower {sizes}; {SHOWS}"),
         }
         let lower = format!("lower {sizes}, or {OFFLOAD}");
         match self.0.limit.by {
@@ -107,7 +108,7 @@ impl Misfit {
 
 impl fmt::Display for MemoryNeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MemoryNeed { needed, limit: Limit { bytes, by }, is_of_offload, .. } = *self;
+        let MemoryNeed { needed, limit: Limit { bytes, by }, offload, .. } = *self;
         // The program itself, the system and others need memory, too; a budget was chosen with them in mind.
         let is_tight = by != By::Budget && needed > bytes / 4 * 3;
         let fits = match needed > bytes {
@@ -116,7 +117,7 @@ impl fmt::Display for MemoryNeed {
             false => "fits",
         };
         let (needed, bytes) = (size(needed), size(bytes));
-        let what = if is_of_offload { "offloading" } else { "this" };
+        let what = if offload == Offload::None { "this" } else { "offloading" };
         write!(f, "{what} needs {needed} of memory, {by} {bytes}: it {fits}")
     }
 }

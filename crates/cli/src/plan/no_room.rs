@@ -182,7 +182,12 @@ impl NoRoom<'_> {
             None => "",
         };
         let fit = phases.under(&chosen.attention).fit(choice);
-        fit.then(|| format!("set `attention.strategy=auto{of_sliding}`, which fits"))
+        let advice = || {
+            format!(
+                "set `attention.strategy=auto{of_sliding}`, which fits (it chooses `exchange`, `shape`, `groups` and `stripe`, too: leave them out)"
+            )
+        };
+        fit.then(advice)
     }
 
     /// The advice to remove as few as possible of the written keys that the plan would choose so that all fits, or at least less is needed.

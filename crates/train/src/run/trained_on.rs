@@ -7,6 +7,7 @@ use annulus_text::count;
 
 use crate::checkpoint::State;
 use crate::folder::manifest::Manifest;
+use crate::run::rerun::beginning;
 use crate::setup::same_files::file_ids;
 use crate::setup::texts::by_source;
 
@@ -44,7 +45,8 @@ fn model_of(experiment: &Experiment) -> Option<PathBuf> {
 
 /// The checkpoint that the run of `checkpoint` began from by `--from`.
 fn fork_of(checkpoint: &Path) -> Option<PathBuf> {
-    Some(Manifest::open(checkpoint.parent()?).ok()??.fork?.from)
+    let run = checkpoint.parent()?;
+    Some(beginning(run, &Manifest::open(run).ok()??).ok()??.from)
 }
 
 fn said(checkpoint: &Path, before: &Experiment, now: &Experiment) -> String {
@@ -68,8 +70,8 @@ fn said(checkpoint: &Path, before: &Experiment, now: &Experiment) -> String {
 }
 
 /// Whether `now` holds out text that `before` may have been trained on, both of one source: of the same files more tokens or, of whole
-/// documents, which are packed from the first on, more or longer sequences; of files that are only partly the same, or packed otherwise, it
-/// is not known.
+/// documents, more sequences. Of files that are only partly the same, and of documents that are packed otherwise or into sequences of another
+/// length, it is not known.
 fn holds_out_more(before: &Experiment, now: &Experiment) -> bool {
     let [old, new] = [before, now].map(file_ids);
     if old.is_disjoint(&new) {
@@ -80,7 +82,7 @@ fn holds_out_more(before: &Experiment, now: &Experiment) -> bool {
         && before.data.pack.is_whole() == is_whole
         && (!is_whole || before.data.longer == now.data.longer);
     let is_more = if is_whole {
-        now.data.evaluate > before.data.evaluate || now.longest() > before.longest()
+        now.data.evaluate > before.data.evaluate || now.longest() != before.longest()
     } else {
         now.held_out() > before.held_out()
     };

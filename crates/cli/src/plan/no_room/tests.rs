@@ -90,7 +90,7 @@ fn a_node_that_cannot_hold_what_is_offloaded_is_to_blame() {
 
 #[test]
 fn a_written_strategy_that_does_not_fit_is_named() {
-    let auto = "set `attention.strategy=auto`, which fits; or ";
+    let auto = "set `attention.strategy=auto`, which fits (it chooses";
     let li_ring = ["attention.strategy=li-ring", "data.tokens=128k"];
     let found = said(&li_ring, "").expect("whole scores do not fit");
     assert!(found.contains("`li-ring` needs ") && found.contains(auto), "{found}");

@@ -125,15 +125,16 @@ impl Lane {
         let bytes = tensor.elem_count() * dtype.size_in_bytes();
         // Its memory is free for what comes behind what the computing stream has been given so far.
         self.copying.join(&self.gpu.stream()).w()?;
-        addresses(&[], &[&tensor], &mut |at| {
+        let copied = addresses(&[], &[&tensor], &mut |at| {
             // SAFETY: as for the copy to the host.
             unsafe {
                 let (from, _) = room.stream_synced_slice(&self.copying);
                 result::memcpy_htod_async(at.writes[0], &from[..bytes], self.copying.cu_stream())
             }
             .w()
-        })?;
-        Ok(Copied { tensor, event: self.copying.record_event(None).w()? })
+        });
+        let event = copied.and_then(|()| self.copying.record_event(None).w());
+        Ok(Copied { tensor, event: event.inspect_err(|_| self.finish())? })
     }
 
     /// A tensor for what the computing stream is given from now on; its copy is over by then.
