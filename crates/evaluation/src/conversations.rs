@@ -1,8 +1,8 @@
 //! The loss of conversations over what the assistant says in them, and how many of its answers the model gives.
 //!
 //! They are rendered, masked and packed as in training, so their loss is its validation loss: the mean over all tokens of the assistant, however
-//! many each answer has. An answer is judged as those of tasks are: by the most likely token behind the right ones before it. One that is not whole in
-//! a sequence is not judged.
+//! many each answer has. An answer is judged as those of tasks are: by the most likely token behind the right ones before it.
+//! One that is not whole in a sequence is not judged.
 
 use std::collections::BTreeMap;
 use std::iter::zip;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use annulus_data::{DataError, Progress as Reading, Records};
 use annulus_experiment::Experiment;
 use annulus_train::{
-    Opening, Result, TrainError, TrainedBy, by_source, data_fingerprint, file_id, file_ids, files,
-    records_of,
+    Opening, Result, TrainError, TrainedBy, by_source, data_fingerprint, file_id, file_ids,
+    records_of, text_files,
 };
 
 use crate::Subject;
@@ -33,7 +33,7 @@ impl Subject {
         };
         let trained: HashSet<_> = by_source(&by.experiment).iter().flat_map(file_ids).collect();
         let records = records_of(experiment.evaluated_format()).unwrap_or(Records::Text);
-        let own = files(std::slice::from_ref(path), records, &experiment.output);
+        let own = text_files(std::slice::from_ref(path), records, &experiment.output);
         let own = own.unwrap_or_default();
         let is_trained = |file: &PathBuf| file_id(file).is_some_and(|id| trained.contains(&id));
         let found: Vec<_> = own.iter().filter(|file| is_trained(file)).cloned().collect();

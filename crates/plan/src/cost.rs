@@ -12,7 +12,8 @@
 //!            (`cost/gradients.rs`); the loss's and the embedding's are activations until they are handed over
 //! optimizer  two f32 per element that is trained: of each rank of a process a slice; offloaded, of a few parameters
 //! key_value  f32 2 k, of as many rows as the proof finds alive of what one rank has made; what the
-//!            wire narrows of the own queries (2 a) and keys and values (2 k); what came from other processes, as it travels
+//!            wire narrows of the own queries (2 a) and keys and values (2 k); what came from other processes, as it travels;
+//!            where views have some of the keys, the gradients of one
 //! workspace  n heads (D + 2) f32 of running state, 2 n k f32 of a tile's results, 32 S of who sees
 //!            whom, one worker's scratch; f32 of others' queries' gradients, as many as the proof finds
 //! data       ids and targets of the own rows and positions, and what is read at a time
@@ -194,7 +195,7 @@ impl Share<'_> {
         let heads = self.plan.own.num_key_value_heads as u64;
         let thinned = self
             .thinned
-            .map_or(0, |part| product(&[2, self.most.div_ceil(part), heads, self.sums(dim)]));
+            .map_or(0, |views| product(&[2, self.most.div_ceil(views), heads, self.sums(dim)]));
         let forward = self.in_rows(Pass::Forward, forward.received);
         let backward = sum([self.in_rows(Pass::Backward, backward.received), made, thinned]);
         sum([forward.max(backward), product(&[self.rows, own])])

@@ -180,7 +180,7 @@ impl Plan {
 }
 
 /// The least common multiple; 0 of 0.
-pub(crate) fn common_multiple(one: u64, other: u64) -> u64 {
+fn common_multiple(one: u64, other: u64) -> u64 {
     let (mut divisor, mut rest) = (one, other);
     while rest > 0 {
         (divisor, rest) = (rest, divisor % rest);

@@ -259,9 +259,11 @@ impl Mask {
         self.moduli().len()
     }
 
-    /// The least distance beyond 1 at which keys that some queries see are spaced; `None`: they see neighbours.
-    pub fn spacing(&self) -> Option<usize> {
-        self.moduli().into_iter().nth(1)
+    /// How many views of some keys share the keys of a shard whose neighbours are `step` positions apart, by the least distance beyond 1
+    /// at which keys that some queries see are spaced; `None`: a view has all keys.
+    pub fn thinned_views(&self, step: usize) -> Option<usize> {
+        let spacing = self.moduli().into_iter().nth(1)?;
+        Some(sight::common_multiple(spacing, step) / step).filter(|views| *views > 1)
     }
 
     /// Whether every query sees at most two intervals of keys, wherever it is, so that any tile is one view.

@@ -72,7 +72,7 @@ pub use setup::process::prepare_process;
 pub use setup::processors::Processors;
 pub use setup::rates::SpeedProbe;
 pub use setup::resolve::{Bring, Opened, resolve, resolve_trained};
-pub use setup::same_files::{FileId, file_id, file_ids, files};
+pub use setup::same_files::{FileId, file_id, file_ids, text_files};
 pub use setup::shared::{DEADLINE, cores_here, ranks_here, ranks_on_host, shared};
 pub use setup::slow::slow_warning;
 pub use setup::texts::{

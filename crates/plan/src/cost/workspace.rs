@@ -13,7 +13,6 @@ use annulus_sequence::{Mask, Positions};
 
 use super::{F32, Share, VISIBILITY, product, sum};
 use crate::Plan;
-use crate::warnings::common_multiple;
 
 /// Bytes of an f64.
 const F64: u64 = 8;
@@ -42,11 +41,11 @@ pub(super) fn viewed(plan: &Plan, mask: &Mask) -> u64 {
 /// The number of views of some of a tile's keys that share its keys, where a CPU makes the gradients of one by themselves; `None`: views are
 /// of all keys, or a GPU's, which [`viewed`] counts.
 pub(super) fn thinned(plan: &Plan, mask: &Mask, positions: &Positions) -> Option<u64> {
-    let spacing = mask.spacing().filter(|_| !plan.experiment.host.computes_on_gpus())?;
-    // Neighbours in a striped shard are some of these distances apart already.
-    let step = positions.runs().first().map_or(1, |run| if run.width == 1 { run.step } else { 1 });
-    let (spacing, step) = (spacing as u64, step as u64);
-    Some(common_multiple(spacing, step) / step).filter(|views| *views > 1)
+    if plan.experiment.host.computes_on_gpus() {
+        return None;
+    }
+    let apart = positions.runs().first().filter(|run| run.width == 1);
+    mask.thinned_views(apart.map_or(1, |run| run.step)).map(|views| views as u64)
 }
 
 impl Share<'_> {

@@ -19,7 +19,7 @@ pub fn file_id(file: &Path) -> Option<FileId> {
 }
 
 /// The files of `inputs` that are read for a run in `output`; `None`: they cannot be listed.
-pub fn files(inputs: &[PathBuf], records: Records, output: &Path) -> Option<Vec<PathBuf>> {
+pub fn text_files(inputs: &[PathBuf], records: Records, output: &Path) -> Option<Vec<PathBuf>> {
     let excluded = excluded(inputs, output).ok()?;
     Some(list(inputs, records, &excluded).ok()?.files)
 }
@@ -28,7 +28,7 @@ pub fn files(inputs: &[PathBuf], records: Records, output: &Path) -> Option<Vec<
 pub fn file_ids(source: &Experiment) -> HashSet<FileId> {
     let found = || {
         let records = records_of(source.data.format)?;
-        files(&texts(source).ok()?, records, &source.output)
+        text_files(&texts(source).ok()?, records, &source.output)
     };
     found().unwrap_or_default().iter().filter_map(|file| file_id(file)).collect()
 }
