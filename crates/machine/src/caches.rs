@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::macos;
+
 /// The folder in which Linux describes the caches of the first core.
 const FOLDER: &str = "/sys/devices/system/cpu/cpu0/cache";
 
@@ -23,7 +25,8 @@ const UNKNOWN: Caches = Caches { first: 32 << 10, second: 512 << 10, third: 0 };
 impl Caches {
     /// The caches of this machine.
     pub(crate) fn here() -> Caches {
-        Caches::listed(Path::new(FOLDER)).unwrap_or(UNKNOWN)
+        let listed = Caches::listed(Path::new(FOLDER));
+        listed.or_else(|| Caches::said(macos::count)).unwrap_or(UNKNOWN)
     }
 
     /// These caches with a second level of `second` bytes.
@@ -48,6 +51,17 @@ impl Caches {
             }
         }
         Some(Caches { first: levels[0]?, second: levels[1]?, third: levels[2].unwrap_or(0) })
+    }
+
+    /// The caches that macOS says a core has: on Apple's processors one of the faster cores, with its part of the second level, which several
+    /// share.
+    fn said(value: impl Fn(&str) -> Option<usize>) -> Option<Caches> {
+        let of = |name: &str| {
+            let faster = value(&format!("hw.perflevel0.{name}"));
+            faster.or_else(|| value(&format!("hw.{name}"))).filter(|count| *count > 0)
+        };
+        let second = of("l2cachesize")? / of("cpusperl2").unwrap_or(1);
+        Some(Caches { first: of("l1dcachesize")?, second, third: of("l3cachesize").unwrap_or(0) })
     }
 }
 
@@ -89,5 +103,30 @@ mod tests {
         assert_eq!(found, Some(wanted));
         assert_eq!(Caches::listed(&folder), None);
         assert_eq!((bytes(""), bytes("K"), bytes("0K"), bytes("64")), (None, None, None, Some(64)));
+    }
+
+    #[test]
+    fn caches_are_understood_as_macos_says_them() {
+        let with = |values: &[(&str, usize)]| {
+            let of = |name: &str| values.iter().find(|one| one.0 == name).map(|one| one.1);
+            Caches::said(of)
+        };
+        let apple = [
+            ("hw.l1dcachesize", 64 << 10),
+            ("hw.l2cachesize", 4 << 20),
+            ("hw.perflevel0.l1dcachesize", 128 << 10),
+            ("hw.perflevel0.l2cachesize", 12 << 20),
+            ("hw.perflevel0.cpusperl2", 4),
+        ];
+        let wanted = Caches { first: 128 << 10, second: 3 << 20, third: 0 };
+        assert_eq!(with(&apple), Some(wanted));
+        let intel = [
+            ("hw.l1dcachesize", 32 << 10),
+            ("hw.l2cachesize", 256 << 10),
+            ("hw.l3cachesize", 12 << 20),
+        ];
+        let wanted = Caches { first: 32 << 10, second: 256 << 10, third: 12 << 20 };
+        assert_eq!(with(&intel), Some(wanted));
+        assert_eq!((with(&apple[..1]), with(&[])), (None, None));
     }
 }

@@ -7,6 +7,7 @@ pub mod blocks;
 mod caches;
 mod cores;
 mod instructions;
+mod macos;
 mod memory;
 pub mod peak;
 mod resident;
@@ -113,15 +114,32 @@ fn named(word: &str) -> Result<Instructions, Unusable> {
 /// The name by which this machine is known; `unknown` where the system does not say.
 pub fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = name.or_else(|| macos::value("kern.hostname"));
     let name = name.or_else(|| std::env::var("HOSTNAME").ok());
     name.map_or_else(|| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
-/// The processor's name, where the system reports it in a file.
+/// The processor's name, where the system reports it.
 pub fn processor() -> Option<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("model name"))?;
-    Some(line.split_once(':')?.1.trim().to_owned())
+    let listed = fs::read_to_string("/proc/cpuinfo").ok();
+    let listed = listed.and_then(|cpuinfo| listed_processor(&cpuinfo));
+    listed.or_else(|| macos::value("machdep.cpu.brand_string"))
+}
+
+/// The name in Linux's /proc/cpuinfo; of an ARM processor, which has none there, who makes it, and the number of its kind.
+fn listed_processor(cpuinfo: &str) -> Option<String> {
+    let value = |key: &str| {
+        let of = |line: &str| {
+            let (found, value) = line.split_once(':')?;
+            (found.trim() == key).then(|| value.trim().to_owned())
+        };
+        cpuinfo.lines().find_map(of)
+    };
+    let numbered = || {
+        let (maker, kind) = (value("CPU implementer")?, value("CPU part")?);
+        Some(format!("ARM processor (implementer {maker}, part {kind})"))
+    };
+    value("model name").or_else(numbered)
 }
 
 #[cfg(test)]
@@ -138,5 +156,16 @@ mod tests {
         let lacking = if cfg!(target_arch = "x86_64") { "neon" } else { "avx2" };
         assert!(named(lacking).is_err());
         assert_eq!(named("portable"), Ok(Instructions::Portable));
+    }
+
+    #[test]
+    fn processors_are_named_as_linux_lists_them() {
+        let x86 = "processor\t: 0\nmodel name\t: AMD EPYC 9R14\nmodel\t\t: 17\n";
+        assert_eq!(listed_processor(x86).as_deref(), Some("AMD EPYC 9R14"));
+        let arm =
+            "processor\t: 0\nBogoMIPS\t: 243.75\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n";
+        let wanted = "ARM processor (implementer 0x41, part 0xd40)";
+        assert_eq!(listed_processor(arm).as_deref(), Some(wanted));
+        assert_eq!(listed_processor("processor\t: 0\n"), None);
     }
 }

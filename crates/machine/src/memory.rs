@@ -2,11 +2,13 @@
 //!
 //! Limits are those of control groups (version 2: `memory.max` and `memory.high`; version 1: `memory.limit_in_bytes`), of the process's
 //! group and of every group around it, and those of the process (`ulimit -v`, `ulimit -d`). The lowest holds. All are read from files that
-//! Linux keeps; without them, nothing is known.
+//! Linux keeps. Of a machine with macOS its memory is known, elsewhere nothing.
 
 use std::fmt;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+
+use crate::macos;
 
 /// A limit of memory, and what imposes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,9 +49,10 @@ impl fmt::Display for By {
     }
 }
 
-/// The memory that this process may use; `None` where the system does not report it in files.
+/// The memory that this process may use; `None` where it is not known.
 pub fn memory() -> Option<Limit> {
-    within(Path::new("/"))
+    let all = || Some(Limit { bytes: machine_memory()?, by: By::Machine });
+    within(Path::new("/")).or_else(all)
 }
 
 /// The memory that this process may use on a system whose files are under `root`.
@@ -62,9 +65,10 @@ fn within(root: &Path) -> Option<Limit> {
     all.min()
 }
 
-/// The machine's memory, whatever of it this process may use; `None` where the system does not report it in files.
+/// The machine's memory, whatever of it this process may use; `None` where it is not known.
 pub fn machine_memory() -> Option<u64> {
-    Some(total(&fs::read_to_string("/proc/meminfo").ok()?)?.bytes)
+    let listed = total(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
+    listed.map(|limit| limit.bytes).or_else(|| macos::count("hw.memsize")?.try_into().ok())
 }
 
 /// The machine's memory: `MemTotal` of /proc/meminfo.

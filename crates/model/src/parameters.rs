@@ -1,6 +1,7 @@
 //! Parameters: their names and shapes, and how activations meet them.
 
 use annulus_architecture::FullyTrained;
+use annulus_comm::sum;
 use annulus_ops::{
     Affine, Backend, input_gradient, parameter_gradients, projected_onto, projections, rms_norm,
     rms_norm_backward,
@@ -155,8 +156,8 @@ impl Projection {
         }
         let [part] = projections(context.backend(), x, [Affine { bias: None, ..whole }])?;
         let own = context.shard.own_rows(context.label("sum of parts"), &beside(part)?)?;
-        let y = (onto + own)?;
-        whole.bias.map_or(Ok(y.clone()), |bias| y.broadcast_add(bias))
+        let y = sum(onto, &own)?;
+        whole.bias.map_or(Ok(y.clone()), |bias| sum(&y, &bias.broadcast_as(y.shape())?))
     }
     /// Hands the gradient of the projection's bias to the sink, if it has one, given that of the output.
     fn emit_bias(
