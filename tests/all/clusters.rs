@@ -58,6 +58,29 @@ fn where_no_strategy_can_run_the_reasons_are_said() {
     assert!(named.contains(reason), "{named}");
 }
 
+/// An experiment that names a cluster is held to the memory of its devices, by every command that only plans.
+#[test]
+fn a_named_cluster_has_to_have_room() {
+    let place = Place::new(ANNULUS);
+    let named = format!("mesh.cluster={}", shipped("h100.yaml"));
+    let said = |command: &str, more: &str, code: i32| {
+        let words = [command, "experiment.yaml", "mesh.sequence=4", &named, more];
+        let ran = run(ANNULUS, &place.path(""), &words);
+        let ran = ran.ended(code);
+        (ran.stdout.clone(), ran.stderr.clone())
+    };
+    for command in ["check", "plan"] {
+        let (out, _) = said(command, "seed=3", 0);
+        assert!(
+            out.contains("the fullest device of the cluster needs ") && out.contains("fits"),
+            "{out}"
+        );
+        let (_, error) = said(command, "memory.budget=100k", 5);
+        let wanted = "of 100.0 KiB that it may take: it does not fit";
+        assert!(error.contains(wanted) && error.contains("`memory.budget` (three"), "{error}");
+    }
+}
+
 /// Strategies are chosen for the longest phase, but a shorter one may hold more at once.
 #[test]
 fn every_phase_has_to_fit() {

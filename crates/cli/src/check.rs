@@ -58,7 +58,8 @@ pub(crate) fn tell_left_out(experiment: &Experiment) {
 }
 
 /// The plans of an experiment, checked against this machine's memory, its weights and its data, with the note on
-/// its data. For an experiment that names a cluster, weights are not checked, and data only if they are here.
+/// its data. For an experiment that names a cluster, memory is that of the cluster's devices, weights are not checked, and data only if they
+/// are here.
 ///
 /// # Errors
 /// Whatever `train` would refuse.
@@ -101,16 +102,17 @@ fn absent(experiment: &Experiment) -> Option<String> {
     }
 }
 
-/// The memory of the phase that needs the most, and how much this machine has; none if the experiment is for a described cluster.
-pub(crate) fn fullest(plans: &[Plan]) -> Option<MemoryNeed> {
-    let here = plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none());
-    here.filter_map(Plan::memory_need).max_by_key(|need| need.needed)
+/// The memory of the phase that needs the most, and how much there is; then what the phase that offloads most offloads. Of the devices and
+/// nodes of the cluster that the experiment names, else of this machine.
+pub(crate) fn fullest(plans: &[Plan]) -> [Option<MemoryNeed>; 2] {
+    let needs: Vec<_> = plans.iter().map(Plan::needs_of_file).collect();
+    let most = |at: usize| needs.iter().filter_map(|need| need[at]).max_by_key(|need| need.needed);
+    [most(0), most(1)]
 }
 
 /// The line of an experiment without errors, with the memory that it needs.
 fn summary(name: &str, plans: &[Plan]) -> String {
-    let offloaded = plans.iter().filter_map(Plan::offload_need).max_by_key(|need| need.needed);
-    let needs = fullest(plans).into_iter().chain(offloaded);
+    let needs = fullest(plans).into_iter().flatten();
     let needs = needs.fold(String::new(), |all, need| format!("{all}; {need}"));
     let last = plans.last().and_then(Plan::extension);
     let longer = last.map_or_else(String::new, |how| format!("\n  extend: {how}"));

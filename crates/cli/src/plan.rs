@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     on_cluster(arguments, &phases, &cluster)
 }
 
-/// Prints the plan on this machine, and checks whether `train` would accept it.
+/// Prints the plan on this machine, or on the cluster that its file names, and checks whether `train` would accept it there.
 fn here(opened: &Opened, json: bool) -> Done {
     let plans = opened.plans(annulus_machine::cores())?;
     check::tell_left_out(&opened.resolved.experiment);
@@ -123,7 +123,8 @@ fn here(opened: &Opened, json: bool) -> Done {
     if let Some(note) = &note {
         print::say(note);
     }
-    if let Some(need) = check::fullest(&plans).filter(|_| !json) {
+    let [need, _] = check::fullest(&plans);
+    if let Some(need) = need.filter(|_| !json) {
         print::line(&format!("\n{need}"))?;
     }
     Ok(0)

@@ -179,13 +179,14 @@ mod tests {
         };
         assert_eq!([9000, 1500, 200].map(|most| settled(most).loss_chunk), [4096, 1024, 128]);
         assert_eq!(settled(9000).mlp_chunk, 5000);
-        let of_cluster = |workers| {
-            let cluster = Some(ClusterDevices { ranks: 8, memory: Some(1 << 30), offload: None });
-            let host = Host { workers, cluster, ..Host::default() };
+        let of_cluster = |are_gpus| {
+            let memory = Some(1 << 30);
+            let cluster = Some(ClusterDevices { ranks: 8, memory, offload: None, are_gpus });
+            let host = Host { cluster, ..Host::default() };
             let open = Memory { budget: None, ..OPEN };
             open.settle(&host, State::Auto, 5000, |_| 1).loss_chunk
         };
-        assert_eq!([1, 8].map(of_cluster), [4096, 1024]);
+        assert_eq!([true, false].map(of_cluster), [4096, 1024]);
     }
 
     #[test]
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn a_budget_is_of_each_device_of_a_cluster() {
         let host = |memory| {
-            let cluster = Some(ClusterDevices { ranks: 8, memory, offload: None });
+            let cluster = Some(ClusterDevices { ranks: 8, memory, offload: None, are_gpus: true });
             Host { cluster, ..Host::default() }
         };
         let open = Memory { budget: None, ..OPEN };
@@ -245,7 +246,8 @@ mod tests {
             [(State::Zero3, Recompute::None), (State::Replicated, layer), (State::Zero1, layer)];
         assert_eq!(all.collect::<Vec<_>>(), wanted);
         let device = |ranks| {
-            let cluster = Some(ClusterDevices { ranks, memory: None, offload: None });
+            let cluster =
+                Some(ClusterDevices { ranks, memory: None, offload: None, are_gpus: true });
             Host { cluster, ..Host::default() }
         };
         let smallest = |host: Host| OPEN.settle(&host, State::Auto, 100, |_| u64::MAX).state;

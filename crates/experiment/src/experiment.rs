@@ -81,9 +81,10 @@ impl Experiment {
         OffloadPlace { folder: written.unwrap_or_else(|| self.output.join("offload")), is_written }
     }
 
-    /// Whether the experiment says that ranks compute on GPUs, of this machine or of a described cluster.
+    /// Whether the experiment says that ranks compute on GPUs: on those of a described cluster, or on this machine's where none is described.
     pub fn is_for_gpus(&self) -> bool {
-        matches!(self.device, Device::Cuda(_)) || self.host.computes_on_gpus()
+        let is_here = self.host.cluster.is_none();
+        is_here && matches!(self.device, Device::Cuda(_)) || self.host.computes_on_gpus()
     }
 
     /// The size of a strict block, over which sums are order-free; `None`: sums are f32, in an order that depends on the ranks. A sequence

@@ -32,6 +32,8 @@ pub struct ClusterDevices {
     pub memory: Option<u64>,
     /// Where the devices of a node offload to; `None`: not limited.
     pub offload: Option<OffloadSpace>,
+    /// Whether the devices are GPUs; otherwise they are processors.
+    pub are_gpus: bool,
 }
 
 /// A node's memory or disk for what `memory.offload` moves out of its devices.
@@ -64,10 +66,9 @@ impl Host {
         self.gpu_memory.is_none() && self.cluster.is_none()
     }
 
-    /// Whether ranks compute on GPUs: on this machine's, or on those of a described cluster, whose devices have several cores where they are
-    /// processors.
+    /// Whether ranks compute on GPUs: on those of a described cluster, or on this machine's where none is described.
     pub fn computes_on_gpus(&self) -> bool {
-        self.gpu_memory.is_some() || self.cluster.is_some() && self.workers == 1
+        self.cluster.map_or(self.gpu_memory.is_some(), |cluster| cluster.are_gpus)
     }
 
     /// The number of memories that ranks share evenly: one per process, or one per GPU.

@@ -132,7 +132,8 @@ section! {
              one copy in any case); replicated: none; zero1: f32 masters and moments; zero2: the same, because gradients are \
              always reduce-scattered; zero3: weights too, gathered part by part before they are used; auto: the first of \
              replicated, zero1 and zero3 that fits into the budget, without recomputation if one does; on a described cluster \
-             the fastest that fits, or the first within 1 % of it. Results are bit-identical";
+             the fastest that fits, or the first within 1 % of it; among equally fast ones, the one with the least memory. Results \
+             are bit-identical";
         state_axes: StateAxes = Word(StateAxes::WORDS), Is("all"),
             "mesh axes over which the state is sharded; all: both; sequence: over the processes of one sequence, replicated \
              along data; data: over the replicas, replicated along sequence (hybrid sharding, as HSDP: gathers stay on a host \

@@ -30,6 +30,7 @@ mod layer;
 mod loss;
 mod offload;
 mod packing;
+mod reduction;
 mod sums;
 mod workspace;
 
@@ -39,6 +40,7 @@ use annulus_machine::blocks::{ATTENTION_COLUMNS, ATTENTION_ROWS, PANEL};
 use annulus_memory::{ByClass, Class};
 use annulus_sequence::{Alive, Computed, Part, Pass, Schedule, Schedules, Taken, order_free_row};
 pub use offload::OFFLOADS_IN_FLIGHT;
+use reduction::Reduction;
 pub use sums::SUMS_IN_FLIGHT;
 
 use crate::Plan;
@@ -85,6 +87,8 @@ pub(crate) struct Share<'a> {
     viewed: u64,
     /// How many views share a tile's keys, whose gradients are made one view at a time, beside those of all keys.
     thinned: Option<u64>,
+    /// How gradients of keys and values reach their owners.
+    reduction: Reduction,
 }
 
 impl Share<'_> {
@@ -106,7 +110,6 @@ impl Share<'_> {
             Dtype::F32 => (0, 0),
             Dtype::Bf16 => (F32, element),
         };
-        let computed = schedules.proofs().map(|proof| proof.computed[place]);
         let scores = schedules.proof(Pass::Forward).alive[place].scores as u64;
         Share {
             plan,
@@ -117,7 +120,7 @@ impl Share<'_> {
             element,
             widened,
             narrowed,
-            computed,
+            computed: schedules.proofs().map(|proof| proof.computed[place]),
             taken: kind.taken[group],
             elsewhere: kind.elsewhere as u64,
             here: kind.here as u64,
@@ -127,6 +130,7 @@ impl Share<'_> {
             states: workspace::states(plan, mask),
             viewed: workspace::viewed(plan, mask),
             thinned: workspace::thinned(plan, mask, &positions[place]),
+            reduction: Reduction::of(plan, group, schedules.of(Pass::Backward), place),
         }
     }
 
@@ -141,28 +145,27 @@ impl Share<'_> {
             Class::Gradients => self.gradients().most,
             Class::Optimizer => self.moments() + self.copied_optimizer(masters),
             Class::Activations => self.activations(),
-            Class::KeyValue => self.key_value(),
+            Class::KeyValue => self.key_values().into_iter().max().unwrap_or_default(),
             Class::Workspace => self.workspace().max(self.scored()),
             Class::Data => self.data(),
         })
     }
 
-    /// Peak memory of the rank, of all classes at the same moment, where `by_class` has the peak of each: the most of some moments. Outside
-    /// of attention nothing is in flight; attention runs backward, or forward with its scores; forward the only gradients are those of
-    /// earlier micro-batches; in the last layer's backward there are its own and the loss's; in the first layer's, activations of no other
-    /// layer are kept; in the embedding's, of none. A tile's results are in flight once they are made.
-    pub(crate) fn peak(&self, by_class: &ByClass) -> u64 {
+    /// Peak memory of the rank, of all classes at the same moment, where `by_class` has the peak of each, and `key_values` that of key/value
+    /// in each pass: the most of some moments. Outside of attention nothing is in flight; attention runs backward, or forward; forward the
+    /// only gradients are those of earlier micro-batches; in the last layer's backward there are its own and the loss's; in the first
+    /// layer's, activations of no other layer are kept; in the embedding's, of none.
+    pub(crate) fn peak(&self, by_class: &ByClass, key_values: [u64; 2]) -> u64 {
         let Widths { h, a, k, .. } = self.widths();
         let elements = 2 * h + 2 * a + 2 * k + self.before_norms();
         let computing = product(&[self.rows, self.element * elements]);
-        let results = product(&[self.most, 2 * k, F32]);
-        let attending = |workspace: u64| {
-            sum([self.resident(), computing, by_class[Class::KeyValue], workspace])
+        let attending = |key_value: u64, workspace: u64| {
+            sum([self.resident(), computing, key_value, workspace])
         };
-        let scoring = attending(self.scored());
-        // Gradients of a view are added to a copy of keys' and then of values'.
-        let copied = if self.thinned.is_some() { results / 2 } else { 0 };
-        let attending = attending(self.workspace().saturating_sub(results) + copied);
+        let scoring = attending(key_values[0], self.scored());
+        // Results of tiles are key/value once they are made.
+        let backward = attending(key_values[1], self.backward_workspace(self.copied_results()));
+        let attending = attending(key_values[0], self.forward_workspace()).max(backward);
         let forward = by_class[Class::Activations].max(attending).max(scoring);
         let earlier = F32 * self.sliced();
         let earlier = if self.plan.micro_batches > 1 { earlier } else { 0 };
@@ -185,8 +188,9 @@ impl Share<'_> {
         if self.is_first { bytes } else { 0 }
     }
 
-    /// Bytes of key and value gradients, of own queries, keys and values copied for the wire, and of blocks from other processes.
-    fn key_value(&self) -> u64 {
+    /// Bytes of key and value gradients, of own queries, keys and values copied for the wire, and of blocks from other processes: in each
+    /// pass.
+    pub(crate) fn key_values(&self) -> [u64; 2] {
         let (batch, dim) = (self.plan.micro_batch as u64, self.plan.own.head_dim as u64);
         let Widths { a, k, .. } = self.widths();
         let own = 2 * (a * self.copied(Part::Query) + k * self.copied(Part::KeyValue));
@@ -197,8 +201,9 @@ impl Share<'_> {
             .thinned
             .map_or(0, |views| product(&[2, self.most.div_ceil(views), heads, self.sums(dim)]));
         let forward = self.in_rows(Pass::Forward, forward.received);
-        let backward = sum([self.in_rows(Pass::Backward, backward.received), made, thinned]);
-        sum([forward.max(backward), product(&[self.rows, own])])
+        let late = self.late(backward.made.gradients);
+        let backward = sum([self.in_rows(Pass::Backward, backward.received), made, late, thinned]);
+        [forward, backward].map(|pass| sum([pass, product(&[self.rows, own])]))
     }
 
     /// Bytes of an element of own values that are copied into a narrower comm dtype; 0 where they travel as they are.

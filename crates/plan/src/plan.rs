@@ -238,7 +238,8 @@ impl Plan {
         let of_group = |(group, schedules): (usize, &Arc<Schedules>)| {
             let share = Share::new(self, memory, group, schedules, kind, workers);
             let peak_by_class = share.peak_by_class();
-            let (peak, packing) = (share.peak(&peak_by_class), share.packing_of_worker());
+            let (peak, packing) =
+                (share.peak(&peak_by_class, share.key_values()), share.packing_of_worker());
             RankMemory { peak_by_class, peak, worker: share.scratch(), packing }
         };
         self.schedules.iter().enumerate().map(of_group).reduce(RankMemory::most).unwrap_or_default()

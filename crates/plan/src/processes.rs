@@ -133,9 +133,10 @@ impl Plan {
             let workers = self.experiment.host.workers;
             let share = Share::new(self, memory, group, schedules, kind, workers);
             let received = |pass| share.received(pass, schedules.proof(pass).alive[kind.place]);
-            let key_value = received(Pass::Forward).max(received(Pass::Backward));
-            let peak_by_class = share.peak_by_class().with(Class::KeyValue, key_value);
-            let peak = share.peak(&peak_by_class);
+            let key_values = [Pass::Forward, Pass::Backward].map(received);
+            let most = key_values.into_iter().max().unwrap_or_default();
+            let peak_by_class = share.peak_by_class().with(Class::KeyValue, most);
+            let peak = share.peak(&peak_by_class, key_values);
             let held = RankMemory { peak_by_class, peak, ..RankMemory::default() };
             let held = held.and_workspace(self.attending(share.scratch(), workers));
             (held.peak_by_class, held.peak)

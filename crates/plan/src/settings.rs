@@ -49,11 +49,20 @@ impl Plan {
         }
         // On a cluster every device has room for the fullest rank.
         if let Some(ClusterDevices { ranks, .. }) = self.experiment.host.cluster {
-            let all = self.experiment.mesh.replica(0).ranks();
-            let fullest = all.map(|rank| self.held_apart(settings, kinds.of(rank)).1).max();
-            return fullest.unwrap_or_default().saturating_mul(ranks as u64);
+            return self.fullest_apart(settings, kinds).saturating_mul(ranks as u64);
         }
         self.fullest_with(settings, kinds)
+    }
+
+    /// Peak bytes of the fullest rank with `settings`, where each has a device of its own.
+    pub fn held_on_cluster(&self, settings: Settled) -> u64 {
+        self.fullest_apart(settings, &self.rank_kinds())
+    }
+
+    fn fullest_apart(&self, settings: Settled, kinds: &RankKinds) -> u64 {
+        let all = self.experiment.mesh.replica(0).ranks();
+        let fullest = all.map(|rank| self.held_apart(settings, kinds.of(rank)).1).max();
+        fullest.unwrap_or_default()
     }
 
     /// The room for what is offloaded: of a described cluster's node, or of this machine for its GPUs. `None`: unlimited, or unknown.

@@ -43,7 +43,7 @@ pub struct Proof {
     /// The peak of what a rank has made and that is alive on any rank, by rank: its memory where ranks share memory and a buffer that is
     /// handed over stays where it is.
     pub made: Vec<Made>,
-    /// The most that a rank computes in one hop, by rank.
+    /// The most that a rank computes at once, by rank.
     pub computed: Vec<Computed>,
     /// The parts that are sent.
     pub sent: BTreeSet<Part>,
@@ -51,7 +51,7 @@ pub struct Proof {
     pub hops: usize,
 }
 
-/// The size of one hop's tiles.
+/// The size of tiles that are computed at once: those of one block of queries in a hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Computed {
     /// The number of tiles.

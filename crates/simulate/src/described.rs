@@ -27,6 +27,8 @@ pub struct Cluster {
     pub memory: Option<u64>,
     /// Bytes of each device's memory that a plan may use; `None`: not limited.
     pub budget: Option<u64>,
+    /// Whether devices are GPUs; otherwise they are processors.
+    pub are_gpus: bool,
     /// Cores per device, where devices are processors.
     pub cores: usize,
     /// The caches and vector instructions of such a core.
@@ -246,10 +248,11 @@ impl Cluster {
     /// The experiment placed on these devices: their cores, vector instructions and memory.
     pub(crate) fn place(&self, mut experiment: Experiment) -> Experiment {
         let ranks = experiment.mesh.ranks();
-        let devices = self.devices_per_node;
-        let offload = self.offload_memory.map(|bytes| OffloadSpace { devices, bytes });
-        let cluster =
-            (!self.helping).then_some(ClusterDevices { ranks, memory: self.memory, offload });
+        let of_node = |bytes| OffloadSpace { devices: self.devices_per_node, bytes };
+        let offload = self.offload_memory.map(of_node);
+        let (memory, are_gpus) = (self.memory, self.are_gpus);
+        let devices = ClusterDevices { ranks, memory, offload, are_gpus };
+        let cluster = (!self.helping).then_some(devices);
         let (core, workers) = (self.core, self.cores);
         experiment.host = Host { core, workers, cluster, ..experiment.host };
         experiment
@@ -284,6 +287,7 @@ impl Cluster {
             devices_per_node: ranks,
             memory: None,
             budget: None,
+            are_gpus: false,
             cores: 1,
             core: Core::here(),
             rates: Rates {

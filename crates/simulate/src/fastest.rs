@@ -1,5 +1,6 @@
 //! The settings that trade time for memory, where a plan for a described cluster leaves them open: the fastest that fit.
 
+use annulus_experiment::Settled;
 use annulus_plan::Plan;
 use annulus_yaml::Problems;
 
@@ -8,9 +9,12 @@ use crate::estimate::{loads, slowest_step, walked};
 use crate::table::CLOSE;
 use crate::{Cluster, Estimate};
 
+/// Steps within this multiple of each other are printed as equal.
+const EQUAL: f64 = 1.0005;
+
 impl Estimate {
     /// `plan` with the fastest of the settings that it leaves open and that fit, and the estimate of its step on `cluster`, a described one;
-    /// of settings that are about as fast, the first that the plan prefers.
+    /// of settings that are about as fast, the first that the plan prefers, or of those as fast as this one that with the least memory.
     ///
     /// # Errors
     /// Those of [`Estimate::of`].
@@ -32,9 +36,7 @@ impl Estimate {
                     steps.push(slowest_step(&of, cluster, &walked));
                 }
             }
-            let fastest = steps.iter().copied().fold(f64::INFINITY, f64::min);
-            let taken = steps.iter().position(|step| *step <= CLOSE * fastest);
-            let taken = open[taken.unwrap_or_default()];
+            let taken = taken(&plan, &open, &steps);
             if taken != plan.memory {
                 plan = plan.with(taken);
             }
@@ -42,4 +44,15 @@ impl Estimate {
         let estimate = Estimate::of_loads(&plan, cluster, &seen, &loads);
         Ok((plan, estimate))
     }
+}
+
+/// The one of the open settings that is taken, where a step under each takes so many seconds.
+fn taken(plan: &Plan, open: &[Settled], steps: &[f64]) -> Settled {
+    let fastest = steps.iter().copied().fold(f64::INFINITY, f64::min);
+    let preferred = steps.iter().position(|step| *step <= CLOSE * fastest).unwrap_or_default();
+    let as_fast = (0..open.len()).filter(|&at| steps[at] <= EQUAL * steps[preferred]);
+    let held = |at: usize| plan.held_on_cluster(open[at]);
+    let least = as_fast.min_by_key(|&at| held(at)).unwrap_or(preferred);
+    let is_less = held(least) as f64 * CLOSE < held(preferred) as f64;
+    open[if is_less { least } else { preferred }]
 }

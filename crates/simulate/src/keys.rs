@@ -21,7 +21,8 @@ section! {
         devices_per_node: usize = Count(1, MOST_DEVICES), Required,
             "GPUs, or other devices, of a node";
         memory: Option<f64> = Quantity(Unit::Bytes), Means("as much as it takes"), "memory of a device";
-        cores: usize = Count(1, MOST_DEVICES), Is("1"), "cores of a device that is a processor";
+        cores: Option<usize> = Count(1, MOST_DEVICES), Means("1 where there is `core`, else devices are GPUs"),
+            "cores of a device that is a processor";
         core: CoreKeys = Section(CoreKeys::KEYS), Means("as this machine's"),
             "what such a core computes with";
         compute: ComputeKeys = Section(ComputeKeys::KEYS), Required, "what a device achieves";

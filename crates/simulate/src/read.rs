@@ -52,7 +52,8 @@ impl ClusterKeys {
             devices_per_node: self.devices_per_node,
             memory: self.memory.map(|bytes| bytes as u64),
             budget: None,
-            cores: self.cores,
+            are_gpus: self.cores.is_none() && !self.core.is_written(),
+            cores: self.cores.unwrap_or(1),
             core: self.core.meant()?,
             rates: Rates {
                 forward,
@@ -161,6 +162,11 @@ impl ClusterKeys {
 }
 
 impl CoreKeys {
+    /// Whether the file says what a core is like.
+    fn is_written(&self) -> bool {
+        self.cache.is_some() || self.vector.is_some()
+    }
+
     /// A core of this machine, with the written values in place of detected ones.
     fn meant(self) -> Option<Core> {
         let mut core = Core::here();

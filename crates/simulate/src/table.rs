@@ -13,7 +13,7 @@ use crate::families::families;
 use crate::{Cluster, Estimate, Hiding, RouteCost};
 
 /// Steps within this multiple of the fastest are close: of their strategies the one with the least memory is taken, if the fastest needs
-/// more than this multiple of it; of one strategy's settings the first.
+/// more than this multiple of it; of one strategy's settings the first, or what is as fast with less memory.
 pub(crate) const CLOSE: f64 = 1.01;
 
 /// One strategy in its best shape, with its estimate.

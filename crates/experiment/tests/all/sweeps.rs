@@ -79,6 +79,21 @@ fn a_run_is_the_file_with_its_values() {
 }
 
 #[test]
+fn null_takes_a_key_out() {
+    let keys =
+        "\nsweep: { keys: { attention.window: [null, 1k], optimizer.weight_decay: [null] } }\n";
+    let sweep = read(keys, &["optimizer.weight_decay=[null]"]).unwrap();
+    let names: Vec<_> = sweep.runs.iter().map(|run| run.name.as_str()).collect();
+    let rest = "weight_decay=null,seed=7";
+    assert_eq!(names, [format!("window=null,{rest}"), format!("window=1k,{rest}")]);
+    let windows = [None, Some(1024)];
+    for (run, window) in sweep.runs.iter().zip(windows) {
+        assert_eq!(run.experiment.attention.masking.window, window);
+        assert_eq!(parse("again.yaml", &run.experiment.to_yaml(), &[]).unwrap(), run.experiment);
+    }
+}
+
+#[test]
 fn an_override_replaces_a_list() {
     let changed = [
         "attention.strategy=megatron",
@@ -108,6 +123,7 @@ fn an_override_replaces_a_list() {
 fn what_lists_and_rows_lack_is_said() {
     for (section, wanted) in [
         ("keys: {}", "found an empty mapping"),
+        ("keys: { attention.window: [] }", "found an empty list"),
         ("rows: []", "found an empty list"),
         ("rows: [{}]", "found an empty row"),
         (

@@ -51,36 +51,65 @@ pub(super) fn thinned(plan: &Plan, mask: &Mask, positions: &Positions) -> Option
 impl Share<'_> {
     /// Bytes of attention's workspace where scores do not outlive a tile.
     pub(super) fn workspace(&self) -> u64 {
-        let [forward, backward] = self.computed;
-        let shape = &self.plan.own;
-        let (heads, dim) = (shape.num_attention_heads as u64, shape.head_dim as u64);
-        // The running output, or the gradient of queries, with two statistics per row. In f64 queries and gradients of outputs are copied,
-        // too, and keys and values of a tile beside their gradients.
-        let (row, copied) = if self.is_reference() {
-            (F64 * (3 * dim + 2), F64 * 4)
-        } else {
-            (self.sums(dim) + self.sums(1) + F32, 0)
-        };
-        let state = product(&[self.rows, heads, row]);
-        let seen = sum([product(&[self.positions(), VISIBILITY]), self.pieces()]);
-        let packed = if self.plan.experiment.block().is_some() { 2 } else { 1 };
-        let key_values = product(&[packed, self.most, shape.key_value_width(), F32]);
-        let batch = self.plan.micro_batch as u64;
+        let (batch, dim) = (self.plan.micro_batch as u64, self.plan.own.head_dim as u64);
+        let [_, backward] = self.computed;
         let made = product(&[2, batch, backward.keys as u64, self.sums(dim)]);
-        let copied = product(&[self.most, shape.key_value_width(), copied]);
-        let viewed = product(&[self.most, shape.key_value_width(), self.viewed]);
-        let results = sum([made, product(&[seen, backward.tiles as u64]), copied, viewed]);
-        let packed = sum([product(&[seen, forward.tiles as u64]), key_values.max(viewed)]);
-        let finished = product(&[self.rows, heads, dim * self.narrowed + F32]);
-        let others = self.taken[1].made.query_gradients as u64;
-        let others = product(&[batch, others, self.sums(dim)]);
-        let attending = sum([self.running(state), results.max(packed)]);
+        self.forward_workspace().max(self.backward_workspace(made))
+    }
+
+    /// Bytes of forward's workspace.
+    pub(super) fn forward_workspace(&self) -> u64 {
+        let shape = &self.plan.own;
+        let (state, [forward, _]) = (self.state(), self.computed);
+        let packed = if self.plan.experiment.block().is_some() { 2 } else { 1 };
+        let packed = product(&[packed, self.most, shape.key_value_width(), F32]).max(self.views());
+        let attending = sum([self.running(state), self.seen(forward.tiles), packed]);
+        let finished = shape.head_dim as u64 * self.narrowed + F32;
+        let finished = product(&[self.rows, shape.num_attention_heads as u64, finished]);
         let finishing = self.joining(state).max(sum([state, finished]));
+        sum([attending.max(finishing), self.scratch()])
+    }
+
+    /// Bytes of backward's workspace with so many of gradients of keys and values.
+    pub(super) fn backward_workspace(&self, made: u64) -> u64 {
+        let shape = &self.plan.own;
+        let (state, [_, backward]) = (self.state(), self.computed);
+        // In f64 keys and values of a tile are copied beside their gradients.
+        let copied = if self.is_reference() { F64 * 4 } else { 0 };
+        let copied = product(&[self.most, shape.key_value_width(), copied]);
+        let results = sum([made, self.seen(backward.tiles), copied, self.views()]);
+        let attending = sum([self.running(state), results]);
+        let (batch, others) = (self.plan.micro_batch, self.taken[1].made.query_gradients);
+        let others = product(&[batch as u64, others as u64, self.sums(shape.head_dim as u64)]);
+        let finishing = self.joining(state).max(self.assembling(state));
         sum([attending.max(finishing), others, self.scratch()])
     }
 
+    /// Bytes of a running state: the output, or the gradient of queries, with two statistics per row; in f64 also copies of queries and
+    /// gradients of outputs.
+    fn state(&self) -> u64 {
+        let dim = self.plan.own.head_dim as u64;
+        let row = if self.is_reference() {
+            F64 * (3 * dim + 2)
+        } else {
+            self.sums(dim) + self.sums(1) + F32
+        };
+        product(&[self.rows, self.plan.own.num_attention_heads as u64, row])
+    }
+
+    /// Bytes of what so many tiles show.
+    fn seen(&self, tiles: usize) -> u64 {
+        let seen = sum([product(&[self.positions(), VISIBILITY]), self.pieces()]);
+        product(&[seen, tiles as u64])
+    }
+
+    /// Bytes of keys and values in the views that a GPU is given at once.
+    fn views(&self) -> u64 {
+        product(&[self.most, self.plan.own.key_value_width(), self.viewed])
+    }
+
     /// Whether attention is computed by the reference kernel of a CPU, in f64.
-    fn is_reference(&self) -> bool {
+    pub(super) fn is_reference(&self) -> bool {
         let experiment = &self.plan.experiment;
         experiment.attention.kernel == Kernel::Reference && experiment.host.gpu_memory.is_none()
     }

@@ -135,7 +135,8 @@ fn what_this_machine_would_hold_is_said_of_ranks_that_may_be_on_it() {
     // A process for each of many takes long to plan.
     assert!(!plan(65).to_text().contains(TITLE));
     let mut described = experiment(4);
-    described.host.cluster = Some(ClusterDevices { ranks: 4, memory: None, offload: None });
+    described.host.cluster =
+        Some(ClusterDevices { ranks: 4, memory: None, offload: None, are_gpus: true });
     let described = planned(described).unwrap_or_else(|problems| panic!("{problems}"));
     assert!(!described.to_text().contains(TITLE));
 }
@@ -173,11 +174,12 @@ fn copies_of_shares_are_planned() {
         for change in changes {
             match *change {
                 "background" => experiment.background_saves = true,
-                // Devices of a described cluster: processors with several cores each, or GPUs.
+                // Devices of a described cluster: processors with one core each, or GPUs.
                 "processors" | "gpus" => {
-                    let devices = ClusterDevices { ranks: 4, memory: None, offload: None };
+                    let are_gpus = *change == "gpus";
+                    let devices =
+                        ClusterDevices { ranks: 4, memory: None, offload: None, are_gpus };
                     experiment.host.cluster = Some(devices);
-                    experiment.host.workers = if *change == "gpus" { 1 } else { 8 };
                 }
                 _ => experiment.parallel.state = State::Zero3,
             }

@@ -6,7 +6,7 @@ use super::cover::Cover;
 use super::holder::{Found, Holder};
 use super::{Alive, Computed, Counted, Flaw};
 use crate::alike::Shift;
-use crate::{AlikeRanks, Block, Hop, KeyRows, Move, Schedule};
+use crate::{AlikeRanks, Block, Hop, KeyRows, Meeting, Move, Schedule};
 
 /// A block in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,12 +144,15 @@ impl<'a> Player<'a> {
         alive
     }
 
-    /// What each rank of the player computes in the hop.
+    /// The most that each rank of the player computes at once in the hop.
     pub(super) fn computed(&self) -> Computed {
-        let meetings = self.hop.tiles.meetings().iter();
         let rows = |keys: &[KeyRows]| keys.iter().map(|(_, rows)| rows.len()).sum::<usize>();
-        let keys = meetings.map(|meeting| meeting.heads.len() * rows(meeting.keys())).sum();
-        Computed { tiles: self.hop.tiles.len(), keys }
+        let of_queries = |meetings: &[Meeting]| Computed {
+            tiles: meetings.iter().map(|meeting| meeting.keys().len()).sum(),
+            keys: meetings.iter().map(|one| one.heads.len() * rows(one.keys())).sum(),
+        };
+        let all = self.hop.tiles.meetings().chunk_by(|one, other| one.queries == other.queries);
+        all.map(of_queries).fold(Computed::default(), |most, one| most.each(one, usize::max))
     }
 
     /// The blocks held or arriving, with the ranks that made them.

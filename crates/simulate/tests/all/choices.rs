@@ -178,8 +178,23 @@ fn open_settings_are_the_fastest_that_fit() {
     // Within a node, sending weights costs next to nothing, and recomputation a little; between nodes, weights that nothing hides cost
     // more than both.
     let (none, layer) = (Recompute::None, Recompute::Layer);
-    let wanted = [(State::Replicated, none), (State::Zero1, none)];
-    assert_eq!(taken, [&wanted[..], &[(State::Zero3, none), (State::Zero3, layer)]].concat());
+    assert_eq!(taken, [none, none, none, layer].map(|recompute| (State::Zero3, recompute)));
+}
+
+/// Sharding that costs nothing is taken for the memory that it spares: strategies are compared with the least that each needs.
+#[test]
+fn of_equally_fast_settings_those_with_the_least_memory_are_taken() {
+    let instant = plain(8, 1e12, f64::INFINITY);
+    let choice = |state: &str| {
+        let written = resolved(automatic(&[&format!("parallel.state={state}")]));
+        let choice = Choice::among(&written, &instant).expect("as many devices");
+        let (_, fits, estimate) = choice.answered().expect("one can run");
+        assert!(fits);
+        estimate
+    };
+    let [open, replicated, all] = ["auto", "replicated", "zero3"].map(choice);
+    assert_eq!((open.memory, open.step), (all.memory, replicated.step));
+    assert!(open.fullest() < replicated.fullest());
 }
 
 #[test]

@@ -33,6 +33,25 @@ fn a_node_s_link_and_memory_for_offloading_are_read() {
     assert_eq!((cluster().offload_memory, cluster().peak), (None, None));
 }
 
+/// Devices are processors where the file says what their cores are like, one core or several.
+#[test]
+fn a_processor_with_one_core_is_no_gpu() {
+    let place = |more: &str| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("cluster.yaml");
+        std::fs::write(&path, CLUSTER.to_owned() + more).expect("written");
+        let named = format!("mesh.cluster={}", path.display());
+        // The file says what the plan is for, whatever device computes here.
+        let text = plan(&["memory.offload=activations", "device=cuda", &named]).to_text();
+        let to = text.split_once("offload activations, ").expect("offloads").1;
+        to.split_whitespace().collect::<Vec<_>>().join(" ").contains("to page-locked memory")
+    };
+    assert!(place(""));
+    for processor in ["cores: 1\n", "cores: 4\n", "core: { cache: 1MiB }\n"] {
+        assert!(!place(processor), "{processor}");
+    }
+}
+
 /// Of settings whose activations fit into the devices, those are taken whose offloaded part fits into the nodes, too.
 #[test]
 fn what_is_offloaded_has_to_fit_into_its_node() {

@@ -41,7 +41,7 @@ pub(crate) fn cluster() -> Cluster {
 /// A cluster whose devices do `operations` a second and whose links move `bytes` a second.
 pub(crate) fn plain(devices: usize, operations: f64, bytes: f64) -> Cluster {
     let mut cluster = Cluster::threads(devices, devices);
-    cluster.helping = false;
+    (cluster.helping, cluster.are_gpus) = (false, true);
     let link = Link { bandwidth: bytes, latency: 0.0 };
     (cluster.inside, cluster.between) = (link, link);
     cluster.rates.forward = operations;
@@ -72,6 +72,7 @@ pub(crate) fn resolved(experiment: Experiment) -> Resolved {
 pub(crate) fn plan_apart(arguments: &[&str]) -> Plan {
     let mut experiment = experiment(arguments);
     let ranks = experiment.mesh.ranks();
-    experiment.host.cluster = Some(ClusterDevices { ranks, memory: None, offload: None });
+    experiment.host.cluster =
+        Some(ClusterDevices { ranks, memory: None, offload: None, are_gpus: true });
     annulus_simulate::plan(&resolved(experiment)).unwrap_or_else(|problems| panic!("{problems}"))
 }

@@ -10,7 +10,6 @@ use crate::setup::assemble::planned_config;
 use crate::setup::checked_data::of_data;
 use crate::setup::data::named;
 use crate::setup::device;
-use crate::setup::fits::fits;
 use crate::setup::initial::check_stored;
 use crate::setup::texts::{by_source, excluded, records_of, texts};
 use crate::setup::twice::shared_files;
@@ -19,13 +18,16 @@ use crate::{Opening, Result};
 /// The most bytes of texts that are tokenised for a check, which takes no longer than a second.
 const READ_WHOLE: u64 = 1 << 20;
 
-/// Checks plans that run here (on no described cluster) against this machine's memory and device.
+/// Checks plans against this machine's memory and device; those of a file that names a cluster against the memory of its devices and nodes.
 ///
 /// # Errors
-/// The first thing that `train` would refuse.
+/// The first thing that `train` would refuse, and a plan that does not fit on its cluster.
 pub fn fits_here(plans: &[Plan]) -> Result<()> {
-    for plan in plans.iter().filter(|plan| plan.experiment.mesh.cluster.is_none()) {
-        fits(plan)?;
+    for plan in plans {
+        plan.misfit_of_file().map_or(Ok(()), Err)?;
+        if plan.experiment.mesh.cluster.is_some() {
+            continue;
+        }
         let processors = device::open_planned(&plan.experiment, &World::alone())?;
         let strategies = plan.groups.iter().map(|group| group.strategy);
         let (block, config) = (plan.experiment.block(), planned_config(plan));

@@ -230,6 +230,38 @@ fn four_ranks_hand_over_and_hold_what_was_planned() {
     }
 }
 
+/// Attention is most of what few weights with many rows hold: where tiles continue sums of gradients, where these go straight to their
+/// owners, and where ranks put heads together. No rank holds more than was planned, beyond [`ALWAYS`].
+#[test]
+fn sums_that_tiles_continue_are_planned() {
+    const ALWAYS: u64 = 1 << 16;
+    let place = place();
+    let small = [
+        ("model.num_hidden_layers", "1"),
+        ("model.hidden_size", "64"),
+        ("model.intermediate_size", "64"),
+        ("model.num_key_value_heads", "4"),
+        ("memory.mlp_chunk", "64"),
+        ("memory.loss_chunk", "64"),
+    ];
+    for (ranks, strategy, route, least) in [
+        (2, "striped", "queries", -0.05),
+        (4, "striped", "auto", -0.05),
+        (4, "striped", "direct", -0.3),
+        (2, "ulysses", "auto", -0.3),
+        (4, "all-gather", "auto", -0.1),
+    ] {
+        let tokens = (2 * ROWS * ranks).to_string();
+        let own = [("attention.backward", route), ("data.tokens", &tokens)];
+        let plan = plan(&place, ranks, strategy, &[&small[..], &own].concat());
+        for Memory { rank, together, planned_together, .. } in measured(&plan) {
+            let off = together as f64 / planned_together as f64 - 1.0;
+            let what = format!("{strategy} {route}, rank {rank}: {together} of {planned_together}");
+            assert!(together <= planned_together + ALWAYS && off > least, "{what}");
+        }
+    }
+}
+
 /// The reference kernel computes in f64.
 #[test]
 fn the_reference_kernel_holds_what_was_planned() {
