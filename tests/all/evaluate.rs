@@ -162,6 +162,17 @@ fn where_results_cannot_be_written_another_folder_can_be_named() {
     let hint = "hint: give another folder: `--out DIR`";
     assert!(ran.ended(4).stderr.contains(hint), "{}", ran.stderr);
     asked(&["--out", "out"]).ended(0);
+    // That is said before anything is computed, and what cannot be computed leaves no folder.
+    place.write("file", "");
+    let ran = asked(&["--out", "file"]);
+    assert!(ran.ended(4).stderr.contains(hint), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("reading"), "{}", ran.stderr);
+    asked(&["--out", "nothing", "evaluation.windows=999"]).ended(2);
+    assert!(!place.path("nothing").exists());
+    // What was computed is shown all the same.
+    fs::create_dir_all(place.path("taken/perplexity.json")).expect("a folder");
+    let ran = asked(&["--out", "taken"]);
+    assert_eq!(ran.ended(4).stdout.lines().count(), 4, "{}", ran.stdout);
 }
 
 #[test]

@@ -139,6 +139,24 @@ fn agree_tries_the_experiment_of_a_run() {
     assert_eq!((found["equal"].as_u64(), found["of"].as_u64()), (Some(40), Some(40)));
 }
 
+/// Of several phases the last one is trained, whose sequences the masks fit.
+#[test]
+fn agree_tries_the_last_phase_with_every_mask() {
+    let place = Place::new(ANNULUS);
+    let lengths =
+        "stages: { short: { tokens: 24, steps: 9 }, long: { tokens: 37, steps: 1, reset: [] } }";
+    let staged = SMALL.replace("tokens: 37, ", "").replace("schedule: { steps: 20 }", lengths);
+    // Steps of the whole run, which the last phase alone does not have.
+    place.write(
+        "staged.yaml",
+        &format!("{staged}schedule: {{ stop: 10 }}\ntrace: {{ steps: [10] }}\n"),
+    );
+    let arguments = ["agree", "staged.yaml", "--steps", "1", "--json"];
+    let Some(ran) = MPICH.run(&place, 2, &arguments) else { return };
+    let found = &ran.ended(0).json()[0];
+    assert_eq!((found["equal"].as_u64(), found["of"].as_u64()), (Some(40), Some(40)));
+}
+
 /// What is wrong in every way is said once, and is no lack of agreement.
 #[test]
 fn agree_says_why_nothing_can_be_tried() {
@@ -277,9 +295,14 @@ fn wait_for_step(place: &Place, output: &str, step: u64) {
 
 /// Kills the last process of a job.
 fn kill_one(place: &Place) {
-    let victim = *place.processes().last().expect("several processes");
+    signal_one(place, libc::SIGKILL);
+}
+
+/// Sends a signal to the last process of a job.
+fn signal_one(place: &Place, signal: i32) {
+    let one = *place.processes().last().expect("several processes");
     // SAFETY: a signal to a child of a child of ours.
-    unsafe { libc::kill(victim as i32, libc::SIGKILL) };
+    unsafe { libc::kill(one as i32, signal) };
 }
 
 fn wait_until_gone(place: &Place) {
@@ -352,8 +375,11 @@ fn a_signal_to_the_launcher_or_to_a_process_saves_and_ends_with_75() {
     let place = Place::new(ANNULUS);
     let changes = ["mesh.sequence=4", "schedule.steps=400", "every.checkpoint=400"];
     for mpi in [MPICH, OPEN_MPI] {
-        for to_launcher in [true, false] {
-            let output = format!("{}-{to_launcher}", mpi.name);
+        // Libraries below MPI would take the last for themselves.
+        for (to_launcher, signal) in
+            [(true, libc::SIGUSR1), (false, libc::SIGTERM), (false, libc::SIGHUP)]
+        {
+            let output = format!("{}-{signal}", mpi.name);
             let folder = format!("output={output}");
             let arguments = [&["train", "experiment.yaml", &folder][..], &changes].concat();
             let Some(mut job) = Job::start(mpi, &place, &arguments) else { return };
@@ -364,11 +390,9 @@ fn a_signal_to_the_launcher_or_to_a_process_saves_and_ends_with_75() {
                 sleep(Duration::from_millis(1));
             }
             if to_launcher {
-                job.signal(libc::SIGUSR1);
+                job.signal(signal);
             } else {
-                let one = *place.processes().last().expect("two processes");
-                // SAFETY: a signal to a child of a child of ours.
-                unsafe { libc::kill(one as i32, libc::SIGTERM) };
+                signal_one(&place, signal);
             }
             assert_eq!(job.ended(), Some(75), "{output}");
             assert!(last_saved(&place.path(&output)) > 2, "{output}");

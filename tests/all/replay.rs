@@ -1,7 +1,7 @@
 //! `annulus replay`: one step of a run again, whose tensors have the hashes that the run logged, and are those of its checkpoints.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 
 use annulus_tests::runs::{Place, contents};
 use annulus_tests::{Ran, run};
@@ -62,6 +62,31 @@ fn a_step_has_the_tensors_that_the_run_hashed_and_saved() {
     let left = fs::read_dir(place.path("")).unwrap().flatten();
     let left = left.filter(|entry| entry.file_name().to_string_lossy().starts_with("replay-"));
     assert_eq!(left.count(), 0, "the run up to the step was left behind");
+}
+
+/// What others have unfinished there stays.
+#[test]
+fn what_a_killed_replay_has_left_is_removed_by_the_next() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &["schedule.steps=2", "every.hash=1"]).ended(0);
+    let [left, used, other] = ["left", "used", "other"].map(|name| {
+        let folder = place.path(&format!(".annulus-{name:0>16}.partial"));
+        fs::create_dir_all(folder.join("step-1")).expect("a folder");
+        folder
+    });
+    let [_, used_lock] = [&left, &used].map(|folder| {
+        let lock = File::create(folder.join("replay.lock")).expect("a file");
+        lock.lock().expect("it is ours");
+        lock
+    });
+    replay(&place, &["a", "--step", "2"]).ended(0);
+    assert_eq!([&left, &used, &other].map(|folder| folder.exists()), [false, true, true]);
+    drop(used_lock);
+    let names = fs::read_dir(place.path("")).expect("a folder");
+    let names = names.map(|entry| entry.expect("an entry").file_name().into_string());
+    let unfinished =
+        names.filter(|name| name.as_ref().is_ok_and(|name| name.starts_with(['.', 'r'])));
+    assert_eq!(unfinished.count(), 2, "its own is gone");
 }
 
 #[test]

@@ -296,6 +296,22 @@ fn a_reproduction_that_was_killed_goes_on() {
     assert!(ran.stderr.contains("from step "), "{}", ran.stderr);
 }
 
+/// What is there until a manifest is.
+#[test]
+fn a_reproduction_that_was_killed_before_it_began_begins() {
+    let place = Place::new(ANNULUS);
+    place.train("a", &["schedule.steps=4"]).ended(0);
+    fs::create_dir_all(place.path("b/flight")).unwrap();
+    for name in ["run.lock", "experiment.yaml", "given.yaml", "flight/0", "notes.txt"] {
+        place.write(&format!("b/{name}"), "");
+    }
+    let ran = reproduce(&place, &["a", "--out", "b"], None);
+    assert!(ran.ended(2).stderr.contains("`b` already exists and is not empty"), "{}", ran.stderr);
+    fs::remove_file(place.path("b/notes.txt")).unwrap();
+    let ran = reproduce(&place, &["a", "--out", "b"], None);
+    assert!(ran.ended(0).stdout.starts_with("equal to the bit"), "{}", ran.stdout);
+}
+
 #[test]
 fn files_of_a_run_that_were_changed_are_named_before_it_begins_again() {
     let place = Place::new(ANNULUS);

@@ -1,6 +1,9 @@
 //! What `reproduce` and `replay` share: they open a run's folder, select the vector instructions that the run used, find the
 //! checkpoint or fork that it started from, and train from there in all processes.
 
+use std::ffi::OsStr;
+use std::fs::{self, DirEntry};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -189,9 +192,10 @@ pub(crate) fn beside(run: &Path, output: Option<&Path>, called: &str) -> Result<
     Ok(folder)
 }
 
-/// Refuses a folder that is not empty.
-pub(crate) fn refuse_used(folder: &Path) -> Result<(), Failure> {
-    let used = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+/// Refuses a folder with anything in it but files and folders whose names say that the same command, killed before, has left them.
+pub(crate) fn refuse_used(folder: &Path, is_left: impl Fn(&OsStr) -> bool) -> Result<(), Failure> {
+    let is_used = |entry: io::Result<DirEntry>| entry.is_ok_and(|one| !is_left(&one.file_name()));
+    let used = fs::read_dir(folder).is_ok_and(|mut entries| entries.any(is_used));
     if !used && (folder.is_dir() || !folder.exists()) {
         return Ok(());
     }

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 
 use annulus_comm::World;
 use annulus_comm::flight::{EARLY, Verdict};
-use annulus_experiment::{Experiment, Override, Problems, parse, read_experiment, replacing};
+use annulus_experiment::{
+    Experiment, Override, Problems, Schedule, Trace, parse, read_experiment, replacing,
+};
 use annulus_plan::{Plan, label};
 use annulus_sequence::Strategy;
 use annulus_text::{count, wrapped};
@@ -58,7 +60,7 @@ enum Engine {
 struct Base {
     file: ExperimentFile,
     text: String,
-    /// Whether it is the resolved experiment of a run: nobody wrote the keys of its strategy.
+    /// Whether nobody wrote the keys of its strategy: it is the resolved experiment of a run, or one of its phases.
     of_run: bool,
 }
 
@@ -75,6 +77,18 @@ impl Base {
         let all = [&self.file.replacements[..], more].concat();
         let all = if self.of_run { replacing(&self.text, &all) } else { all };
         parse(name, &self.text, &all)
+    }
+
+    /// The last phase, which is what is trained, as an experiment of its own: masks need fit no other.
+    fn of_last_phase(self, last: Experiment) -> Base {
+        if last.phase().is_none() {
+            return self;
+        }
+        // Steps to stop at and to trace are counted in the whole run, and nothing is stopped or traced here.
+        let schedule = Schedule { stop: None, ..last.schedule };
+        let text = Experiment { schedule, trace: Trace::default(), ..last }.to_yaml();
+        let file = ExperimentFile { replacements: Vec::new(), ..self.file };
+        Base { file, text, of_run: true }
     }
 
     /// The experiment with the strategy `ring`, since the file need not name one.
@@ -210,7 +224,8 @@ fn trials(arguments: &Agree, world: &World) -> Result<(Vec<Trial>, Vec<Skipped>)
     // Errors that all trials would share are reported once, before any is run.
     let experiment = base.split()?;
     processes::ranks_on_host(world, &experiment.mesh)?;
-    let masks = masks(&experiment);
+    let last = experiment.phase_at(u64::MAX);
+    let (masks, base) = (masks(&last), base.of_last_phase(last));
     let on_gpus = is_on_gpus(experiment.clone());
     annulus_train::resolve(experiment, &mut hub::description)?;
     let (mut trials, mut skipped, mut refusal) = (Vec::new(), Vec::new(), None);

@@ -1,5 +1,7 @@
 //! `annulus evaluate`: evaluates a model on long sequences.
 
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use annulus_comm::World;
@@ -8,9 +10,10 @@ use annulus_evaluation::{
     Subject, TaskResults, TextLoss, TrainedFiles, conversations, kept_in, perplexity, tasks,
 };
 use annulus_experiment::{EvaluationTask, Experiment, Override};
+use annulus_files::Pending;
 use annulus_plan::PACKED_TOGETHER;
 use annulus_text::{count, stacked};
-use annulus_train::Exit;
+use annulus_train::{Exit, TrainError};
 use clap::Args;
 use serde_json::json;
 
@@ -52,11 +55,12 @@ fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, JobError> {
     let (plan, leads) = (&subject.plan, world.process() == 0);
     let losses = plan.experiment.asked().contains(&EvaluationTask::Perplexity);
     let reads = losses.then(|| subject.reads()).transpose()?.unwrap_or_default();
-    if leads {
+    // Results that cannot be written are lost, and may have taken hours.
+    let open = || ResultsFolder::open(arguments.out.as_deref(), &plan.experiment.output);
+    let out = processes::shared(world, || leads.then(open).transpose())?;
+    if let Some(out) = &out {
         processes::announce(world);
-        let wanted = arguments.out.clone();
-        let out = wanted.unwrap_or_else(|| plan.experiment.output.join(FOLDER));
-        say_what_is_replaced(&plan.experiment, reads, subject.step, &out);
+        say_what_is_replaced(&plan.experiment, reads, subject.step, &out.path);
         say_what_is_read(&subject, reads);
         warn_of_length(&subject);
     }
@@ -73,26 +77,13 @@ fn evaluate(arguments: &Evaluate, world: &World) -> Result<u8, JobError> {
     };
     meter.finish();
     // Every process has the same results; process 0 writes them.
-    Ok(if leads { written(arguments, &subject, &found)? } else { 0 })
+    Ok(out.map_or(Ok(0), |out| show(arguments, &out.path, subject.step, &found))?)
 }
 
-/// Writes and prints the results.
-fn written(arguments: &Evaluate, subject: &Subject, found: &Evaluated) -> Done {
+/// Writes and prints the results; prints them, too, where they cannot be written.
+fn show(arguments: &Evaluate, out: &Path, step: u64, found: &Evaluated) -> Done {
+    let files = written(out, step, found);
     let Evaluated { perplexity, conversations, tasks } = found;
-    let out = match &arguments.out {
-        Some(out) => out.clone(),
-        None => own_folder(&subject.plan.experiment.output)?,
-    };
-    let mut files = Files::create(&out, subject.step)?;
-    if let Some(found) = perplexity {
-        files.perplexity(found)?;
-    }
-    if let Some(found) = conversations {
-        files.conversations(found)?;
-    }
-    if let Some(found) = tasks {
-        files.tasks(found)?;
-    }
     let value =
         || json!({ "perplexity": perplexity, "conversations": conversations, "tasks": tasks });
     let tables = || {
@@ -100,10 +91,24 @@ fn written(arguments: &Evaluate, subject: &Subject, found: &Evaluated) -> Done {
         losses.chain(tasks.iter().map(shares))
     };
     print::either(arguments.json, value, || tables().collect::<Vec<_>>().join("\n\n"))?;
-    for path in &files.written {
+    for path in &files?.written {
         print::say(&format!("  {}", path.display()));
     }
     Ok(0)
+}
+
+fn written(out: &Path, step: u64, found: &Evaluated) -> Result<Files, TrainError> {
+    let mut files = Files::create(out, step)?;
+    if let Some(found) = &found.perplexity {
+        files.perplexity(found)?;
+    }
+    if let Some(found) = &found.conversations {
+        files.conversations(found)?;
+    }
+    if let Some(found) = &found.tasks {
+        files.tasks(found)?;
+    }
+    Ok(files)
 }
 
 /// Warns if sequences are longer than the model was trained for.
@@ -172,15 +177,45 @@ fn say_what_is_replaced(experiment: &Experiment, reads: Reads, step: u64, out: &
     }
 }
 
-/// The folder of a run's evaluations, which must lie in the run's folder and not behind a link.
-fn own_folder(output: &Path) -> Result<PathBuf, Failure> {
-    let made =
-        std::fs::create_dir_all(output).and_then(|()| annulus_files::subfolder(output, FOLDER));
-    made.map_err(|error| {
-        let path = output.join(FOLDER);
-        let message = format!("cannot write to `{}`: {error}", path.display());
-        Failure::new(Exit::Checkpoint, message, Some("give another folder: `--out DIR`".to_owned()))
-    })
+/// A folder that results can be written to. Dropped, it is removed if it was made for them and there are none.
+struct ResultsFolder {
+    path: PathBuf,
+    is_new: bool,
+}
+
+impl ResultsFolder {
+    /// Makes sure that results can be written to `out` or, if that is not given, to the folder of evaluations in a run's folder `output`.
+    fn open(out: Option<&Path>, output: &Path) -> Result<ResultsFolder, Failure> {
+        let path = out.map_or_else(|| output.join(FOLDER), Path::to_owned);
+        let results = ResultsFolder { is_new: !path.exists(), path };
+        // A run's evaluations must lie in its folder and not behind a link.
+        let made = match out {
+            Some(out) => fs::create_dir_all(out),
+            None => fs::create_dir_all(output)
+                .and_then(|()| annulus_files::subfolder(output, FOLDER).map(drop)),
+        };
+        made.and_then(|()| results.try_to_write()).map_err(|error| {
+            let message = format!("cannot write to `{}`: {error}", results.path.display());
+            let hint = String::from("give another folder: `--out DIR`");
+            Failure::new(Exit::Checkpoint, message, Some(hint))
+        })?;
+        Ok(results)
+    }
+
+    /// Writes a file of a byte that never gets a name, which a full disk has no room for.
+    fn try_to_write(&self) -> io::Result<()> {
+        let mut file = Pending::create(&self.path.join("tried"))?;
+        file.write_all(b" ").and_then(|()| file.flush())
+    }
+}
+
+impl Drop for ResultsFolder {
+    fn drop(&mut self) {
+        if self.is_new {
+            // A folder that holds something stays.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
 }
 
 /// A table of correct answers by task and length.

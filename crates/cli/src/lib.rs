@@ -164,8 +164,11 @@ fn perform(command: Command, wrap: Option<Wrap>) -> Done {
     }
 }
 
-/// Prints what clap returns instead of arguments: help and version are data, everything else is an error.
+/// Prints, in one process of a job, what clap returns instead of arguments: help and version are data, everything else is an error.
 fn print_clap_output(said: &clap::Error) -> Done {
+    if processes::is_another() {
+        return Ok(if said.use_stderr() { Exit::Usage.code() } else { 0 });
+    }
     let text = said.render();
     if said.use_stderr() {
         if let Some((message, hint)) = arguments::equivalent(said) {

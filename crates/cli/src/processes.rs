@@ -133,6 +133,12 @@ fn said_once(failure: Failure) -> Failure {
     failure
 }
 
+/// Whether a launcher of MPI started this process as one of several, and not as the first, which has the same command line and says what
+/// there is to say of it.
+pub(crate) fn is_another() -> bool {
+    World::number() > 0 && World::launched().is_ok_and(|started| started != Some(1))
+}
+
 /// Whether a command can run in several processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {

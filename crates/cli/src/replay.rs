@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use annulus_comm::World;
 use annulus_experiment::Override;
+use annulus_files::{PendingFolder, PidLock};
 use annulus_train::{
     Dump, Exit, Nearest, Notice, Replayed, RunOptions, Sink, Value, hashed, nearest, replayed,
 };
@@ -26,6 +27,9 @@ use crate::reproduce::value;
 use crate::train::{Job, Train};
 use crate::values::{at_least_one, replacement};
 use crate::{Done, bisect, judged, print};
+
+/// The file that a running replay keeps locked in its folder.
+const LOCK: &str = "replay.lock";
 
 #[derive(Args, Debug)]
 pub(crate) struct Replay {
@@ -49,8 +53,7 @@ pub(crate) struct Replay {
 struct Ready {
     original: OriginalRun,
     train: Train,
-    /// The folder of the new run up to the step, which is removed at the end.
-    scratch: tempfile::TempDir,
+    scratch: Scratch,
     output: PathBuf,
     from: Nearest,
     /// Replaced keys that change what is computed, each as a sentence.
@@ -92,16 +95,13 @@ impl Replay {
         }
         let step = self.step;
         let output = beside(&self.run, self.out.as_deref(), &format!("replayed-{step}"))?;
-        refuse_used(&output)?;
+        refuse_used(&output, |_| false)?;
         let failed = |error| {
             let message = format!("cannot write `{}`: {error}", output.display());
             Failure::usage(message, "give an `--out` that can be written")
         };
         fs::create_dir_all(&output).map_err(failed)?;
-        let above = output.parent().filter(|above| !above.as_os_str().is_empty());
-        let mut scratch = tempfile::Builder::new();
-        let scratch = scratch.prefix("replay-").tempdir_in(above.unwrap_or(Path::new(".")));
-        let scratch = scratch.map_err(failed)?;
+        let scratch = Scratch::beside(&output).map_err(failed)?;
         let from = nearest(&self.run, step, scratch.path())?;
         from.warnings.iter().for_each(print::warn);
         let keys = [&self.replacements[..], &only(step)].concat();
@@ -163,6 +163,35 @@ impl Replay {
             lines.push("loss and gradient norm as the run logged them".to_owned());
         }
         lines.join("\n") + &because(reasons)
+    }
+}
+
+/// The folder of the new run up to the step, removed when it is dropped, and a lock that says that it is in use.
+struct Scratch {
+    folder: PendingFolder,
+    _lock: PidLock,
+}
+
+impl Scratch {
+    /// Makes one beside `output`, where the token caches are, and removes those there that nobody uses: replays that were killed left them.
+    fn beside(output: &Path) -> io::Result<Scratch> {
+        let folder = PendingFolder::create(output)?;
+        let lock = PidLock::try_lock(&folder.path().join(LOCK))?;
+        let lock = lock.ok_or_else(|| io::Error::other("another process has locked it"))?;
+        for left in annulus_files::leftovers(folder.path().parent().unwrap_or(Path::new(".")))? {
+            let lock = left.join(LOCK);
+            // Other commands have unfinished folders without this lock; locking would create it.
+            if lock.is_file() && PidLock::try_lock(&lock).is_ok_and(|lock| lock.is_some()) {
+                // With this folder it goes at the latest, also if this process is killed meanwhile. If it stays, it is in nobody's way.
+                let going = folder.path().join(left.file_name().unwrap_or_default());
+                let _ = fs::rename(left, &going).and_then(|()| fs::remove_dir_all(going));
+            }
+        }
+        Ok(Scratch { folder, _lock: lock })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
     }
 }
 

@@ -9,7 +9,7 @@ use annulus_experiment::{Override, value_text};
 use annulus_text::count;
 use annulus_train::{
     Exit, FINISHED, Logged, Manifest, PREEMPTED, Reproduced, RunOptions, Unlike, comparable,
-    reproduced,
+    is_before_manifest, reproduced,
 };
 use clap::Args;
 use serde_json::json;
@@ -62,7 +62,7 @@ impl Reproduce {
         refuse_output(&self.replacements)?;
         let output = beside(&self.run, self.out.as_deref(), "reproduced")?;
         if !goes_on(&output, &self.run)? {
-            refuse_used(&output)?;
+            refuse_used(&output, is_before_manifest)?;
         }
         let there = comparable(&original.logged)?;
         if there.last.is_none() {

@@ -1,13 +1,13 @@
-//! Signals that ask the program to stop: SIGTERM and SIGINT, SIGHUP of a closed terminal, and SIGUSR1, which batch systems send ahead
-//! of a time limit. They set a flag, which long work checks.
+//! Signals that ask the program to stop. They set a flag, which long work checks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use annulus_comm::World;
+use annulus_comm::signals::{STOPS, is_ignored};
 use annulus_train::Exit;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 use crate::failure::Failure;
 use crate::processes;
@@ -74,7 +74,7 @@ pub(crate) fn end_with(code: u8) -> Result<Arc<AtomicBool>, Failure> {
 /// The signals that this process was not started to ignore. `nohup` has a program ignore SIGHUP, so that it outlives its terminal; a
 /// shell without job control has background jobs ignore SIGINT.
 fn heeded() -> impl Iterator<Item = libc::c_int> {
-    [SIGTERM, SIGINT, SIGHUP, SIGUSR1].into_iter().filter(|&signal| !is_ignored(signal))
+    STOPS.into_iter().filter(|&signal| !is_ignored(signal))
 }
 
 /// The error that signals cannot be watched.
@@ -89,16 +89,6 @@ pub(crate) fn end_at_once() -> Result<(), Failure> {
     let code = i32::from(Exit::Preempted.code());
     let set = signal_hook::flag::register_conditional_shutdown(SIGUSR1, code, always);
     set.map(drop).map_err(|error| unwatched(&error))
-}
-
-/// Whether this process was started with a signal ignored.
-fn is_ignored(signal: libc::c_int) -> bool {
-    let mut now = std::mem::MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: a null action changes nothing, and `now` is filled if the call returns 0.
-    unsafe {
-        let asked = libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr());
-        asked == 0 && now.assume_init().sa_sigaction == libc::SIG_IGN
-    }
 }
 
 /// Whether a signal came. Before `watch` was called, signals end the process.

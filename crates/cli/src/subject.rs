@@ -22,10 +22,32 @@ use crate::{check, hub, print};
 const LENGTH: usize = 4096;
 
 /// An experiment's text, and the checkpoint with the weights; `None` for the weights that the experiment names.
+#[derive(Clone)]
 struct Named {
     file: ExperimentFile,
     text: String,
     checkpoint: Option<Saved>,
+}
+
+impl Named {
+    /// Whether the checkpoint, of the run in the folder `run`, has been removed since.
+    fn is_gone(&self, run: &Path) -> bool {
+        let of_run = self.checkpoint.as_ref().filter(|_| is_run(run));
+        of_run.is_some_and(|saved| !checkpoint_folder(run, saved.step()).exists())
+    }
+}
+
+/// Opens what `find` finds; looks once more where it `is_gone` by then: a run that trains removes checkpoints when it has saved newer ones.
+fn newest<F: Clone, T>(
+    find: impl Fn() -> Result<F, Failure>,
+    is_gone: impl Fn(&F) -> bool,
+    open: impl Fn(F) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let found = find()?;
+    match open(found.clone()) {
+        Err(_) if is_gone(&found) => open(find()?),
+        opened => opened,
+    }
 }
 
 /// Opens the model that `path` names in the processes of `world`.
@@ -35,13 +57,15 @@ pub(crate) fn subject(
     verify_cache: bool,
     world: &World,
 ) -> Result<Subject, JobError> {
-    let lead = || {
-        let Named { file, text, checkpoint } = named(path, replacements)?;
+    let opened = |Named { file, text, checkpoint }: Named| {
         let experiment = parse(&file.file.display().to_string(), &text, &file.replacements)?;
         let mut opened = resolved(experiment, checkpoint.as_ref())?;
         // Evaluation and generation hold whole layers.
         opened.resolved.experiment.mesh.tensor = 1;
-        let subject = open(opened, checkpoint, verify_cache, world)?;
+        open(opened, checkpoint, verify_cache, world)
+    };
+    let lead = || {
+        let subject = newest(|| named(path, replacements), |named| named.is_gone(path), opened)?;
         subject.warnings.iter().for_each(print::warn);
         let text = resolved_text(&subject.plan);
         // Which checkpoint of a run it is: for other processes another may be the newest.
@@ -155,4 +179,29 @@ fn of_model(path: &Path) -> Result<String, Failure> {
          optimizer: {{ learning_rate: 1e-4 }}\nschedule: {{ steps: 1 }}\n",
         quoted(&format!("evaluation-of-{}", name.trim_matches('-')))
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_is_removed_before_it_is_read_is_looked_for_once_more() {
+        let looked = Cell::new(0);
+        let opened = |gone: u64| {
+            let find = || {
+                looked.set(looked.get() + 1);
+                Ok(looked.get())
+            };
+            let open = |found| {
+                if found > gone { Ok(found) } else { Err(Failure::internal("it is not there")) }
+            };
+            newest(find, |found| *found <= 1, open)
+        };
+        assert_eq!(opened(1).expect("the second is there"), 2);
+        // What is there and cannot be read stays an error.
+        assert!(opened(9).is_err() && looked.get() == 3);
+    }
 }

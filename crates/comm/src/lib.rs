@@ -24,10 +24,10 @@ pub mod threads;
 mod world;
 mod wrapper;
 
-pub use annulus_mpi::Error as MpiError;
+pub use annulus_mpi::{Error as MpiError, signals};
 pub use annulus_nccl::Error as NcclError;
 pub use checked::Checked;
-pub use collectives::all_gather_values;
+pub use collectives::{all_gather_values, sum};
 pub use communicator::{
     Communicator, Form, Label, P2pOp, Pending, Reduce, Transfer, WEIGHTS, Watching,
 };

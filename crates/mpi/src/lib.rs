@@ -18,6 +18,7 @@ mod library;
 mod pool;
 mod requests;
 mod session;
+pub mod signals;
 mod urgent;
 
 pub use buffer::{Arriving, Elements, Leaving};

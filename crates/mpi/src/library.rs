@@ -5,6 +5,7 @@ use std::path::Path;
 
 use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 
+use crate::signals::keeping_stops;
 use crate::{Error, Result};
 
 /// A handle of MPI: a pointer, or under MPICH's own ABI an `int`, which fits into as many bits.
@@ -97,7 +98,8 @@ impl Library {
         };
         // SAFETY: loading runs the library's own initialisers; it is what the launcher's `mpirun` belongs to, or what the user
         // named. Global: libraries of MPI load parts of themselves that look for their symbols.
-        let loaded = unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(failed)?;
+        let open = || unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+        let loaded = keeping_stops(open).map_err(failed)?;
         let calls = Calls::of(&loaded).map_err(failed)?;
         let family = Family::of(&loaded, path);
         let constants = Constants::of(&loaded, family).map_err(failed)?;

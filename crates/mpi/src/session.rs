@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::library::{Handle, Library, SUCCESS};
 use crate::requests::{Piece, Requests};
+use crate::signals::keeping_stops;
 use crate::{Arriving, Error, Found, Leaving, NAMED, Result};
 
 /// Bytes of a piece of a message at most: MPI counts in `int`, and the pieces of a large tensor show on a slow link that it makes
@@ -136,12 +137,9 @@ impl Session {
         let (calls, constants) = (&session.library.calls, session.library.constants);
         // SAFETY: null stands for no arguments (MPI 2.0 and later); the numbers are written into variables that live.
         let codes = unsafe {
-            let begun = (calls.init)(
-                ptr::null_mut(),
-                ptr::null_mut(),
-                constants.funneled(),
-                &raw mut level,
-            );
+            let begun = keeping_stops(|| {
+                (calls.init)(ptr::null_mut(), ptr::null_mut(), constants.funneled(), &raw mut level)
+            });
             drop(beginning);
             session.expect("MPI_Init_thread", begun)?;
             [
@@ -301,7 +299,7 @@ impl Session {
     /// What MPI says.
     pub fn end(self) -> Result<()> {
         // SAFETY: called once, by the thread that began.
-        let code = unsafe { (self.library.calls.finalize)() };
+        let code = keeping_stops(|| unsafe { (self.library.calls.finalize)() });
         self.expect("MPI_Finalize", code)
     }
 

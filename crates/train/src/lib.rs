@@ -57,7 +57,7 @@ pub use run::outcome::{Ending, Outcome};
 pub use run::phases::run_phases;
 pub use run::prepare::unlike_checkpoint;
 pub use run::processes::check_processes_agree;
-pub use run::rerun::{Rerun, beginning};
+pub use run::rerun::{Rerun, beginning, is_before_manifest};
 pub use setup::assemble::{LayerGroupSchedules, Setup, model_config};
 pub use setup::begun::begun_with;
 pub use setup::data::{

@@ -1,12 +1,15 @@
 //! Answers of a model over processes: those of threads, bit for bit.
 
-use std::fs;
+use std::fs::{self, File};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use annulus_tests::runs::Place;
 use annulus_tests::{Ran, run};
 use serde_json::Value;
 
-use super::{ANNULUS, MPICH, OPEN_MPI, SMALL};
+use super::{ANNULUS, Job, MPICH, OPEN_MPI, PATIENCE, SMALL, signal_one, wait_until_gone};
 
 /// A run of four ranks that has trained for four steps.
 fn trained() -> Place {
@@ -163,6 +166,32 @@ fn what_cannot_be_asked_is_said_once() {
         let evaluate = [&["evaluate", "run"], &state[..]].concat();
         let Some(ran) = mpi.run(&place, 3, &evaluate) else { return };
         says_once(&ran, 2, "parallel.state_axes");
+    }
+}
+
+/// Which of them libraries of MPI would take for themselves differs from one to the other.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_ends_what_has_nothing_to_save() {
+    let place = trained();
+    let long = ["evaluation.tasks=[needle]", "evaluation.lengths=[160]", "evaluation.samples=9999"];
+    let arguments = [&["evaluate", "run"], &long[..]].concat();
+    for mpi in [MPICH, OPEN_MPI] {
+        for signal in [libc::SIGUSR1, libc::SIGHUP] {
+            let talk = place.path("talk");
+            let Some(mut command) = mpi.command(&place, 2, &arguments) else { return };
+            let to = File::create(&talk).expect("a scratch file");
+            command.stdout(Stdio::null()).stderr(to);
+            let mut job = Job(command.spawn().expect("the launcher starts"));
+            let began = Instant::now();
+            while !fs::read_to_string(&talk).is_ok_and(|said| said.contains("2 processes on")) {
+                assert!(began.elapsed() < PATIENCE, "it does not begin");
+                sleep(Duration::from_millis(1));
+            }
+            signal_one(&place, signal);
+            assert_ne!(job.ended(), Some(0), "signal {signal} under {}", mpi.name);
+            wait_until_gone(&place);
+        }
     }
 }
 

@@ -31,6 +31,21 @@ fn what_is_wrong_is_said_once_and_ends_the_job() {
     }
 }
 
+/// Before processes have joined, too: the others leave it to the first.
+#[test]
+fn a_mistake_in_the_command_line_is_said_once() {
+    let place = Place::new(ANNULUS);
+    for mpi in [MPICH, OPEN_MPI] {
+        for words in [&["train", "--lr", "3", "experiment.yaml"][..], &["train"], &["trian"]] {
+            let Some(ran) = mpi.run(&place, 3, words) else { return };
+            let said = &ran.ended(2).stderr;
+            assert_eq!(said.matches("error: ").count(), 1, "{words:?}: {said}");
+        }
+        let Some(ran) = mpi.run(&place, 3, &["--version"]) else { return };
+        assert_eq!(ran.ended(0).stdout.matches("annulus").count(), 1, "{}", ran.stdout);
+    }
+}
+
 /// The bits are those of threads with the fewest instructions.
 #[test]
 fn processes_compute_with_the_vector_instructions_that_all_have() {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::Command;
 
-use annulus_tests::Ran;
 use annulus_tests::runs::Place;
+use annulus_tests::{Ran, run};
 use serde_json::Value;
 
 use super::{ANNULUS, MPICH, Mpi, OPEN_MPI, weights};
@@ -32,6 +32,8 @@ stages:
 ";
 /// The second process runs with the memory that the file `meminfo` says.
 const LESS: &str = "mount --bind meminfo /proc/meminfo && exec \"$0\" \"$@\"";
+/// The second process runs in another folder.
+const ELSEWHERE: &str = "cd \"$0\" && exec \"$@\"";
 
 fn staged() -> Place {
     let place = Place::new(ANNULUS);
@@ -104,13 +106,39 @@ fn the_first_process_says_which_phase_is_next() {
 
         let on = [&train[..], &[&folder]].concat();
         let Some(mut command) = mpi.command(&place, 1, &on) else { return };
-        let elsewhere = "cd \"$0\" && exec \"$@\"";
-        command.args([":", "-n", "1", "sh", "-c", elsewhere]).arg(other.path("")).arg(ANNULUS);
+        command.args([":", "-n", "1", "sh", "-c", ELSEWHERE]).arg(other.path("")).arg(ANNULUS);
         let ran = Ran::of(&command.args(on).output().expect("the launcher starts"));
         assert!(ran.ended(0).stdout.contains("finished at step 6"), "{}{}", ran.stdout, ran.stderr);
         let manifest = fs::read_to_string(here.join("manifest.json")).expect("a manifest");
         let manifest: Value = serde_json::from_str(&manifest).expect("JSON");
         let last = manifest["attempts"].as_array().and_then(|all| all.last()).expect("an attempt");
         assert_eq!((&last["stage"], &last["resumed_from"]), (&"long".into(), &4.into()));
+    }
+}
+
+/// As where that run goes on meanwhile: there the second process has a newer checkpoint.
+#[test]
+fn the_first_process_says_from_which_checkpoint_a_run_is_forked() {
+    let (place, other) = (Place::new(ANNULUS), Place::new(ANNULUS));
+    let train = ["train", "experiment.yaml", "mesh.sequence=2"];
+    let origin =
+        [&train[..], &["output=origin", "schedule.steps=6", "every.checkpoint=2"]].concat();
+    run(ANNULUS, &place.path(""), &origin).ended(0);
+    place.copy("origin", "copy");
+    fs::rename(place.path("copy"), other.path("origin")).expect("both are scratch folders");
+    for step in [4, 6] {
+        fs::remove_dir_all(place.path(&format!("origin/step-{step}"))).expect("it was saved");
+    }
+    place.write("origin/LATEST", "step-2\n");
+    for mpi in [MPICH, OPEN_MPI] {
+        let folder = format!("output={}", mpi.name);
+        let fork = [&train[..], &[&folder, "--from", "origin", "schedule.steps=7"]].concat();
+        let Some(mut command) = mpi.command(&place, 1, &fork) else { return };
+        command.args([":", "-n", "1", "sh", "-c", ELSEWHERE]).arg(other.path("")).arg(ANNULUS);
+        let ran = Ran::of(&command.args(fork).output().expect("the launcher starts"));
+        assert!(ran.ended(0).stdout.contains("finished at step 7"), "{}{}", ran.stdout, ran.stderr);
+        let manifest = fs::read_to_string(place.path(mpi.name).join("manifest.json"));
+        let manifest: Value = serde_json::from_str(&manifest.expect("it is there")).expect("JSON");
+        assert_eq!((&manifest["began"], &manifest["fork"]["from"]), (&2.into(), &"origin".into()));
     }
 }

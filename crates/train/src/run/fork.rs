@@ -6,7 +6,7 @@ use std::path::Path;
 use annulus_experiment::{Dtype, Experiment, ModelSource, WeightsFrom, read_saved_config};
 use annulus_plan::Plan;
 
-use crate::checkpoint::{identity, named_by, steps};
+use crate::checkpoint::{checkpoint_folder, identity, is_checkpoint, named_by, steps};
 use crate::error::failure;
 use crate::folder::manifest::Fork;
 use crate::run::trained_on;
@@ -46,6 +46,14 @@ impl Fork {
         warnings.extend(trained_on::warning(&plan.experiment, Some(&found.folder)));
         let start = load(&found, base_of(plan), &setup.config)?;
         Ok((if self.fresh_optimizer { start.anew() } else { start }, warnings))
+    }
+
+    /// The fork from the checkpoint of `step` itself, where `from` is the folder of its run, which may have saved others since.
+    pub(crate) fn at(&self, step: u64) -> Fork {
+        if is_checkpoint(&self.from) {
+            return self.clone();
+        }
+        Fork { from: checkpoint_folder(&self.from, step), ..self.clone() }
     }
 
     /// Whether both begin alike, however their paths are written.

@@ -31,7 +31,7 @@ use crate::{Exit, Result, Setup, TrainError};
 /// What process 0 tells the others before the first step.
 #[derive(Serialize, Deserialize)]
 enum Word {
-    /// The run begins, or resumes from the checkpoint of `step`.
+    /// The run begins, from the checkpoint of `fork` if there is one, or resumes from the checkpoint of `step`.
     Begin { step: Option<u64>, fork: Option<Fork> },
     /// The run had been finished before, at `step`.
     Done { step: u64 },
@@ -81,9 +81,12 @@ pub(crate) fn lead(world: &World, led: &Result<Led>) -> Result<()> {
         Ok(Led { prepared: None, .. }) => Word::Stopped,
         Ok(Led { prepared: Some(prepared), fork, .. }) => {
             let step = prepared.found.as_ref().map(|found| found.state.step);
-            match prepared.work {
+            match &prepared.work {
                 None => Word::Done { step: step.unwrap_or_default() },
-                Some(_) => Word::Begin { step, fork: fork.clone() },
+                Some(work) => {
+                    let fork = fork.as_ref().filter(|_| work.begins);
+                    Word::Begin { step, fork: fork.map(|fork| fork.at(work.start.step)) }
+                }
             }
         }
     };

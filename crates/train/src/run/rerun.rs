@@ -1,13 +1,15 @@
 //! A finished run, or a step of it, that is computed again: from where, and which known differences may change bits.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use annulus_comm::flight;
 use annulus_experiment::KeyDifference;
 use annulus_text::count;
 
-use crate::checkpoint::{checkpoint_folder, is_checkpoint};
 use crate::folder::manifest::{Fork, Manifest, RunStart, UNKNOWN, differing};
+use crate::folder::{GIVEN, LOCK, RESOLVED};
 use crate::{Result, TrainError};
 
 /// The run that is computed again, or a step of it.
@@ -190,6 +192,13 @@ pub(crate) fn resumes_otherwise(
     all.into_iter().map(|what| format!("{what}: {more}")).collect()
 }
 
+/// Whether a file or folder of this name in a run's folder is written before its manifest: a run that was killed until then has nothing
+/// else in its folder, and has not begun.
+pub fn is_before_manifest(name: &OsStr) -> bool {
+    let names = [LOCK, flight::FOLDER, GIVEN, RESOLVED];
+    names.iter().any(|one| name == *one) || annulus_files::is_leftover(name)
+}
+
 /// Where the run in `folder`, made as `manifest` says, began, if not with its own weights: the checkpoint itself, since the run that it was
 /// forked from may have gone on.
 ///
@@ -197,12 +206,11 @@ pub(crate) fn resumes_otherwise(
 /// A checkpoint that is not there any more.
 pub fn beginning(folder: &Path, manifest: &Manifest) -> Result<Option<Fork>> {
     let Some(fork) = &manifest.fork else { return Ok(None) };
-    let of_run = manifest.began.filter(|_| !is_checkpoint(&fork.from));
-    let from = of_run.map_or(fork.from.clone(), |step| checkpoint_folder(&fork.from, step));
-    if from.is_dir() {
-        return Ok(Some(Fork { from, ..fork.clone() }));
+    let fork = manifest.began.map_or_else(|| fork.clone(), |step| fork.at(step));
+    if fork.from.is_dir() {
+        return Ok(Some(fork));
     }
-    let (run, from) = (folder.display(), from.display());
+    let (run, from) = (folder.display(), fork.from.display());
     Err(TrainError::checkpoint(
         format!("`{run}` began from `{from}`, which is not there"),
         "bring that checkpoint back, and start in the folder in which the run was started; a run without checkpoints of its own \
