@@ -66,6 +66,7 @@ fn what_differs_is_shown_where_it_differs() {
     assert_eq!(line(&text, "model.hidden_size"), ["model.hidden_size", "32", "32", "16"]);
     assert_eq!(line(&text, "every.log"), ["every.log", "1", "(default)", "1", "(default)", "2"]);
     assert_eq!(line(&text, "ranks"), ["ranks", "3", "3", "1"]);
+    assert!(text.contains("evaluate/loss: C held out other text than A"), "{text}");
     assert_eq!(line(&text, "attention.stripe"), ["attention.stripe", "1", "1", "absent"]);
     assert!(text.contains("first weights, hash") && text.contains("C ends at step 8"), "{text}");
     assert!(line(&text, "peak memory")[9].starts_with('('), "{text}");

@@ -139,4 +139,10 @@ fn a_run_s_numbers_are_a_table() {
     assert_eq!(std::fs::read_to_string(place.path("run.csv")).expect("a table"), table);
     let none = annulus(&place, &["export-metrics", "."]);
     assert!(none.ended(2).stderr.contains("not a run's folder"), "{}", none.stderr);
+    // A source is named after its file.
+    let metrics = place.path("run/metrics.jsonl");
+    let text = std::fs::read_to_string(&metrics).expect("metrics");
+    place.write("run/metrics.jsonl", &text.replace("train/loss", r#"evaluate/loss/a, \"b\""#));
+    let table = annulus(&place, &["export-metrics", "run"]).ended(0).stdout.clone();
+    assert!(table.contains(r#","evaluate/loss/a, ""b""","#), "{table}");
 }

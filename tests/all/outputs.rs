@@ -36,6 +36,13 @@ fn no_command_writes_over_what_it_reads_nor_over_a_run() {
         assert!(stderr.contains(&wanted) && stderr.contains("hint: give another"), "{stderr}");
     }
     assert_eq!(contents(&place.path("")), before);
+    place.copy("run", "other");
+    let before = contents(&place.path(""));
+    for picture in ["run/metrics.jsonl", "other/step-2/model.safetensors"] {
+        let ran = annulus(&place, &format!("compare run other --png {picture}"));
+        assert!(ran.ended(2).stderr.contains("hint: give another path"), "{}", ran.stderr);
+    }
+    assert_eq!(contents(&place.path("")), before);
     // Twice: what a command itself has written is replaced.
     for _ in 0..2 {
         annulus(&place, "report run --out run/report.html").ended(0);

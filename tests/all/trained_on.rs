@@ -60,3 +60,23 @@ fn text_that_the_beginning_was_trained_on_is_not_held_out_without_a_word() {
         }
     }
 }
+
+/// A run knows what its weights were trained on before the run that it begins with, too.
+#[test]
+fn text_of_the_run_before_the_last_is_not_held_out_without_a_word() {
+    let place = Place::new(ANNULUS);
+    let text = fs::read_to_string(place.path("text.txt")).expect("a text");
+    place.write("other.txt", &text.chars().rev().collect::<String>());
+    place.train("base", &["data.evaluate=1", "schedule.steps=2"]).ended(0);
+    let between = [&MODEL[..], &["data.path=other.txt", "schedule.steps=2"]].concat();
+    place.train("between", &between).ended(0);
+    let more = ["data.evaluate=3", "schedule.steps=3"];
+    for (output, begin) in [
+        ("fork", &["--from", "between", MODEL[0], MODEL[1]][..]),
+        ("model", &["model=null", "model.path=between"]),
+    ] {
+        let said = place.train(output, &[begin, &more].concat()).ended(0).stderr.clone();
+        assert!(said.contains("may have been trained on text of"), "{output}: {said}");
+        assert!(said.contains("`base/step-2`"), "{output}: {said}");
+    }
+}

@@ -134,8 +134,8 @@ fn said(tensors: &BTreeMap<String, Tensor>, path: &Path) -> Result<String, Failu
 fn case_help() -> String {
     format!(
         "A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata\n\n\
-         The name joins rules by `+`: {}, documents, padding. `documents` are of the tensor `doc_ids` [S] or [B, S], \
-         `padding` is of `padding` [B]. A tensor `allowed`, if there is one, is compared with the mask.",
+         The name joins rules by `+`, all of which must show a key: {}, documents, padding. `prefix:N` is causal behind its \
+         prefix, `documents` are of the tensor `doc_ids` [S] or [B, S], `padding` is of `padding` [B]. A tensor `allowed`, if there is one, is compared with the mask.",
         Mask::WORDS
     )
 }

@@ -4,9 +4,9 @@ mod columns;
 
 use std::path::PathBuf;
 
-use annulus_experiment::tags::TRAIN_LOSS;
+use annulus_experiment::tags::{EVALUATE_LOSS, TRAIN_LOSS};
 use annulus_figure::{Axis, Curves, POINTS, Picture, Point, Series, thinned};
-use annulus_text::{duration, size};
+use annulus_text::{duration, size, wrapped};
 use annulus_train::{
     Aligned, Compared, Comparison, Differing, Distance, LeftOut, MOST_RUNS, Row, compare,
     run_label, run_letter, short_hash,
@@ -69,9 +69,24 @@ fn letter(index: usize) -> String {
 fn text(found: &Comparison) -> String {
     let mut parts = vec![listed(&found.runs), differing(found)];
     parts.extend(found.curves.iter().map(|curve| losses(curve, &found.runs)));
+    parts.extend(other_texts(found));
     parts.extend(found.left_out.iter().map(left_out));
     parts.push(costs(&found.runs));
     parts.join("\n\n")
+}
+
+/// The runs whose evaluations cannot be compared with the first run's.
+fn other_texts(found: &Comparison) -> Option<String> {
+    let letters: Vec<String> = found.other_texts.iter().map(|run| letter(*run)).collect();
+    let is_evaluated = found.curves.iter().any(|curve| curve.tag.starts_with(EVALUATE_LOSS));
+    (is_evaluated && !letters.is_empty()).then(|| {
+        let text = format!(
+            "{EVALUATE_LOSS}: {} held out other text than A, or other sequences of it, so differences are not only of what was learned; \
+             `annulus evaluate` with the same `evaluation.path` for all measures them on one text",
+            letters.join(", ")
+        );
+        wrapped(&text, 2)
+    })
 }
 
 /// The runs with their letters.
@@ -258,7 +273,11 @@ fn picture(found: &Comparison) -> Picture {
     let against = found.curves.first().map_or(&[][..], |curve| &curve.against_first);
     let series = |(index, run): (usize, &Compared)| {
         // Equal curves would look like one.
-        let is_first = |index: usize| against.get(index).is_some_and(|run| run.equal_bits);
+        let whole = found.runs[0].losses.len();
+        let is_first = |index: usize| {
+            let is_equal = |other: &Distance| other.equal_bits && other.common == whole;
+            against.get(index).is_some_and(is_equal) && run.losses.len() == whole
+        };
         let equal = if index.checked_sub(1).is_some_and(is_first) { " = A" } else { "" };
         let name = run_label(index, &run.folder) + equal;
         Series { name, points: thinned(&finite(&run.losses), POINTS).0, ..Series::default() }

@@ -286,10 +286,12 @@ impl<'a> Stream<'a> {
 /// The largest prompt file, in bytes.
 const LARGEST: u64 = 1 << 28;
 
+/// The text of a file, without a byte-order mark, as data are read.
 fn read(path: &Path) -> Result<String, Failure> {
-    annulus_files::read_to_string(path, LARGEST).map_err(|error| {
+    let text = annulus_files::read_to_string(path, LARGEST).map_err(|error| {
         Failure::new(Exit::Usage, format!("cannot read `{}`: {error}", path.display()), None)
-    })
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 fn replacement_or_prompt(word: &str) -> Result<Override, String> {

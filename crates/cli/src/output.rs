@@ -24,7 +24,7 @@ pub(crate) fn check(out: &Path, inputs: &[&Path]) -> Result<(), Failure> {
         return Ok(());
     };
     let message = format!("`{}` is {what}, and would be replaced", out.display());
-    Err(Failure::usage(message, "give another `--out`"))
+    Err(Failure::usage(message, "give another path"))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use annulus_train::{Exit, device_warning};
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::shown;
+use crate::{output, shown};
 
 /// Prints a line of data. A closed pipe is no error, as in `annulus plan FILE | head`.
 ///
@@ -79,8 +79,9 @@ fn piped(bytes: &[u8]) -> io::Result<()> {
 /// that is no regular file are written directly.
 ///
 /// # Errors
-/// It cannot be written, for example because of its name or of a full disk.
+/// It is a file of a run or a model, or cannot be written, for example because of its name or of a full disk.
 pub(crate) fn file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    output::check(path, &[])?;
     let there = led_to(path);
     let is_special = |there: fs::Metadata| !there.is_file() && !there.is_dir();
     let written = match open_file(&there) {

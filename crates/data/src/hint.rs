@@ -182,7 +182,7 @@ fn of_encoding(kind: Option<BinaryKind>) -> &'static str {
         Some(BinaryKind::Xz) => "unpack it first: `xz -d FILE`",
         Some(BinaryKind::Bzip2) => "unpack it first: `bzip2 -d FILE`",
         Some(BinaryKind::Parquet) => {
-            "set `format: parquet`, or `jsonl` or `chat` and give it a name that ends in `.parquet`"
+            "set `format: parquet`, or `jsonl` or `chat` and give it a name that ends in `.parquet`; `annulus data` takes `--jsonl` or `--chat`"
         }
         Some(BinaryKind::Utf16) => "convert it first: `iconv -f utf-16 -t utf-8 FILE`",
         Some(BinaryKind::Pdf) => "convert it to text first: `pdftotext FILE`",

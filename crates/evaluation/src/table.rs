@@ -18,6 +18,9 @@ const ALIKE: [&str; 2] = ["seed", "name"];
 /// What is shown for a key that a run does not have.
 const ABSENT: &str = "-";
 
+/// What stands for a key of whether a run began with the checkpoint of another, where some did.
+const FORKED: &str = "forked";
+
 /// A table of many runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
@@ -59,23 +62,26 @@ pub type Group = (Vec<String>, Vec<Option<RunSummary>>);
 
 type Of = fn(&RunSummary) -> Option<f64>;
 
-/// Groups runs whose resolved files differ only in their seed, ordered by their first runs: the keys in which groups differ, and the
-/// groups.
+/// Groups runs whose resolved files differ only in their seed and which all are forks or none, ordered by their first runs: the keys in which
+/// groups differ, and the groups.
 pub fn groups(runs: Vec<RunSummary>) -> (Vec<String>, Vec<Group>) {
     let experiments: Vec<Experiment> = runs.iter().map(|run| run.experiment.clone()).collect();
     let mut differing = varying(&experiments);
     differing.retain(|key| !ALIKE.contains(&key.key.as_str()));
+    let are_told_apart = runs.iter().any(|run| run.is_fork != runs[0].is_fork);
     let mut groups: Vec<Group> = Vec::new();
     for (index, run) in runs.into_iter().enumerate() {
-        let value =
-            |values: &[Option<String>]| values[index].clone().unwrap_or_else(|| ABSENT.to_owned());
-        let values: Vec<String> = differing.iter().map(|key| value(&key.values)).collect();
+        let value = |value: Option<String>| value.unwrap_or_else(|| ABSENT.to_owned());
+        let forked = are_told_apart.then(|| value(run.is_fork.then(|| "yes".to_owned())));
+        let values = differing.iter().map(|key| value(key.values[index].clone()));
+        let values: Vec<String> = values.chain(forked).collect();
         match groups.iter_mut().find(|(known, _)| *known == values) {
             Some((_, runs)) => runs.push(Some(run)),
             None => groups.push((values, vec![Some(run)])),
         }
     }
-    (differing.into_iter().map(|key| key.key).collect(), groups)
+    let keys = differing.into_iter().map(|key| key.key);
+    (keys.chain(are_told_apart.then(|| FORKED.to_owned())).collect(), groups)
 }
 
 /// The table of `groups` of runs, with or without times.
@@ -234,6 +240,7 @@ schedule: { steps: 5 }
             data: Some("texts".to_owned()),
             held_out: Some("text".to_owned()),
             folder: PathBuf::from("run"),
+            is_fork: false,
             experiment: parse("small.yaml", SMALL, &changes).unwrap(),
             is_finished: true,
             train_loss: Some(loss),
@@ -245,6 +252,17 @@ schedule: { steps: 5 }
     fn of(runs: Vec<RunSummary>) -> Table {
         let (keys, groups) = groups(runs);
         table(keys, &groups, true)
+    }
+
+    /// What a fork has learned is not that of its own seed alone.
+    #[test]
+    fn forks_are_no_seeds_of_a_run_from_scratch() {
+        let fork = |changes, loss| RunSummary { is_fork: true, ..run(changes, loss) };
+        let found = of(vec![run("seed=1", 3.0), fork("seed=2", 1.0), fork("seed=3", 1.5)]);
+        assert_eq!(found.keys, ["forked"]);
+        assert_eq!(found.rows.iter().map(|row| &row.values[0]).collect::<Vec<_>>(), ["-", "yes"]);
+        assert_eq!(found.rows[1].seeds, [2, 3]);
+        assert!(of(vec![fork("seed=2", 1.0), fork("seed=3", 1.5)]).keys.is_empty());
     }
 
     #[test]

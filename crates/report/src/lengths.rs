@@ -1,5 +1,7 @@
 //! The panel of losses by length and by position, as `annulus evaluate` measured them.
 
+use std::collections::BTreeSet;
+
 use annulus_evaluation::{ConversationScores, Mean, Perplexity};
 use annulus_figure::{Axis, Curves, Point, Series};
 use maud::{Markup, html};
@@ -23,13 +25,17 @@ fn body(runs: &[Run]) -> Markup {
         code { "evaluation.tasks" } " must have " code { "perplexity" } "."
     };
     let conversations = conversations(runs);
-    let Some(first) = runs.iter().find_map(found) else {
+    if runs.iter().find_map(found).is_none() {
         let nothing = || absent("No run has been evaluated by length.", &way_out);
         return conversations.unwrap_or_else(nothing);
-    };
+    }
+    let targets: BTreeSet<String> = runs.iter().filter_map(found).map(targets).collect();
     let caption = html! {
-        "The same targets, the last " (first.targets) " tokens of each of " (first.windows)
-        " windows, behind more and more of what comes before them: below is better, and a curve that falls uses what is far away."
+        @match targets.first().filter(|_| targets.len() == 1) {
+            Some(same) => { "The same targets, " (same) }
+            None => { "Of each run its own targets, as the table has them: runs with others cannot be compared" }
+        }
+        ", behind more and more of what comes before them: below is better, and a curve that falls uses what is far away."
     };
     html! {
         @if runs.iter().filter_map(found).any(|found| found.lengths.len() > 1) {
@@ -44,6 +50,11 @@ fn body(runs: &[Run]) -> Markup {
         @if let Some(table) = &conversations { (table) }
         (absent_of(runs.iter().filter(|run| found(run).is_none()), &way_out))
     }
+}
+
+/// Which tokens a run was measured by.
+fn targets(found: &Perplexity) -> String {
+    format!("the last {} tokens of each of {} windows", found.targets, found.windows)
 }
 
 fn curves(
@@ -69,6 +80,7 @@ fn table(runs: &[Run]) -> Markup {
     lengths.dedup();
     let mut table = Table::of(runs);
     table.row("step of the weights", |run| Some(html! { (found(run)?.step) }));
+    table.row("targets", |run| Some(html! { (targets(found(run)?)) }));
     for tokens in lengths {
         table.row(&format!("{tokens} tokens"), |run| {
             let mut lengths = found(run)?.lengths.iter();

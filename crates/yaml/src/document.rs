@@ -102,12 +102,18 @@ impl Document {
         Some(entries.remove(index))
     }
 
-    /// This file with other `values` for keys, by their dotted names. Mistakes are reported where those values were written.
+    /// This file with other `values` for keys, by their dotted names, or without those that are null. Mistakes are reported where those values
+    /// were written.
     #[must_use]
     pub fn with(&self, values: &[&Entry]) -> Document {
         let mut root = self.root.clone();
         for Entry { key, key_span, value } in values {
-            root.set(&key.split('.').collect::<Vec<_>>(), *key_span, value.clone());
+            let path: Vec<&str> = key.split('.').collect();
+            if value.value == Value::Nothing {
+                root.remove(&path);
+            } else {
+                root.set(&path, *key_span, value.clone());
+            }
         }
         Document { root, report: Report::new(self.report.sources.clone()) }
     }

@@ -9,7 +9,7 @@ use crate::tree::{Entry, Node, Value};
 use crate::values::Typed;
 use crate::write::{list, quoted};
 
-/// Keys by their dotted names (`data.tokens`), each with a list of at least one value.
+/// Keys by their dotted names (`data.tokens`), each with a list of at least one value; null takes the key out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lists(pub Vec<Entry>);
 
@@ -29,7 +29,10 @@ impl Lists {
         for Entry { key, value, .. } in entries {
             match &value.value {
                 Value::Sequence(items) if !items.is_empty() => {
-                    refuse_nothing(items.iter(), Lists::WANTED)?;
+                    refuse_wrong(items.iter(), Lists::WANTED)?;
+                }
+                Value::Sequence(_) => {
+                    return Err(found(Lists::WANTED, value, String::from("an empty list")));
                 }
                 Value::Mapping(below) => {
                     let first = below.first().map_or("KEY", |entry| entry.key.as_str());
@@ -60,7 +63,7 @@ impl Rows {
             let Value::Mapping(row) = &item.value else {
                 return Err(wrong(Rows::WANTED, Some(item)));
             };
-            refuse_nothing(row.iter().map(|entry| &entry.value), Rows::WANTED)?;
+            refuse_wrong(row.iter().map(|entry| &entry.value), Rows::WANTED)?;
             if row.is_empty() {
                 return Err(found(Rows::WANTED, item, String::from("an empty row")));
             }
@@ -98,15 +101,10 @@ fn wrong(wanted: &str, item: Option<&Node>) -> Mismatch {
     Mismatch { wanted: wanted.to_owned(), hint: None, item }
 }
 
-fn refuse_nothing<'a>(
-    values: impl Iterator<Item = &'a Node>,
-    wanted: &str,
-) -> Result<(), Mismatch> {
+fn refuse_wrong<'a>(values: impl Iterator<Item = &'a Node>, wanted: &str) -> Result<(), Mismatch> {
     let mut values = values;
-    match values.find(|value| matches!(value.value, Value::Nothing | Value::Wrong)) {
-        Some(nothing) => Err(wrong(wanted, Some(nothing))),
-        None => Ok(()),
-    }
+    let wrong_one = values.find(|value| matches!(value.value, Value::Wrong));
+    wrong_one.map_or(Ok(()), |value| Err(wrong(wanted, Some(value))))
 }
 
 /// A value on one line, which reads back as the same.

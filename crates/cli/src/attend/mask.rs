@@ -1,4 +1,4 @@
-//! Parses the name of a mask: its rules, as the experiment file names them, joined by `+`.
+//! Parses the name of a mask: its rules, joined by `+`, all of which must show a key.
 
 use std::collections::BTreeSet;
 
@@ -24,9 +24,31 @@ pub(super) struct Given<'a> {
 
 /// The mask of a name such as `causal`, `causal+window:7`, `prefix:13+documents` or `full`.
 pub(super) fn mask_of(name: &str, given: &Given<'_>) -> Result<Mask, Problem> {
-    name.split('+').try_fold(Mask::full(), |mask, part| {
+    let mask = name.split('+').try_fold(Mask::full(), |mask, part| {
         let rule = rule_of(part, given)?;
         Ok(rule.into_iter().fold(mask, Mask::and))
+    })?;
+    idle(mask.rules()).map_or(Ok(mask), Err)
+}
+
+/// The error of a rule that changes nothing beside the others: its writer expects another mask.
+fn idle(rules: &[Rule]) -> Option<Problem> {
+    let is_causal = rules.contains(&Rule::Causal);
+    let hides = |rule: &Rule| {
+        use Rule::{Dilated, Fixed, Regions, Strided, Window};
+        matches!(rule, Window(_) | Dilated { .. } | Strided { .. } | Fixed { .. } | Regions(_))
+    };
+    let is_sparse = rules.iter().any(hides);
+    rules.iter().find_map(|rule| match rule {
+        Rule::Prefix(_) if is_causal => Some(wrong(
+            format!("`{rule}` changes nothing beside `causal`: both must show a key"),
+            format!("write `{rule}` in place of `causal`: behind the prefix it is causal"),
+        )),
+        Rule::Sinks(_) | Rule::Global(_) if !is_sparse => Some(wrong(
+            format!("`{rule}` changes nothing: no other rule hides what it would show"),
+            "add `window:N` or a sparse pattern, or leave it out",
+        )),
+        _ => None,
     })
 }
 
@@ -97,4 +119,26 @@ fn padding(given: &Given<'_>) -> Result<Rule, Problem> {
         end.ok_or_else(|| wrong(text, hint.clone()))
     };
     Ok(Rule::KeyPadding(ends.into_iter().map(end).collect::<Result<_, _>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_without_effect_are_refused_with_what_has_it() {
+        let positions = Positions::all(8);
+        let (queries, keys) = (&positions, &positions);
+        let given = Given { batch: 1, queries, keys, documents: None, padding: None };
+        let said = |name| mask_of(name, &given).map_err(|problem| problem.to_string());
+        for name in ["causal", "full", "prefix:3", "causal+window:2+sinks:1", "fixed:4:1+global:0"]
+        {
+            assert!(said(name).is_ok(), "{name}");
+        }
+        let prefix = said("causal+prefix:3").unwrap_err();
+        assert!(prefix.contains("`prefix:3` changes nothing beside `causal`"), "{prefix}");
+        for name in ["causal+sinks:1", "padding:5+sinks:1", "causal+global:0"] {
+            assert!(said(name).unwrap_err().contains("changes nothing: no other rule"), "{name}");
+        }
+    }
 }

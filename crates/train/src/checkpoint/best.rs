@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use annulus_experiment::tags::EVALUATE_LOSS;
 
 use super::{State, checkpoint_folder, steps};
-use crate::folder::lines::{most, read_lines};
+use crate::folder::lines::read_lines;
 
 /// The checkpoint with the lowest validation loss in a run's folder, and that loss in nats per token. `None`: no checkpoint was evaluated at
 /// its own step. Those of earlier phases, whose sequences have another length, are not compared with those of the newest one's.
@@ -25,7 +25,7 @@ pub(super) fn best_of(output: &Path, steps: &[u64]) -> io::Result<Option<(u64, f
     let before = before_phase(output, *newest);
     let lines = read_lines(output)?;
     let evaluated =
-        lines.iter().filter_map(|line| Some((line.step, most(line.values.get(EVALUATE_LOSS)?))));
+        lines.iter().filter_map(|line| Some((line.step, line.get(EVALUATE_LOSS)?.most())));
     // The last line of a step counts: what an interrupted attempt evaluated, the next evaluates again.
     let losses: BTreeMap<u64, f64> = evaluated.collect();
     let of = |step: &u64| Some((*step, *losses.get(step)?));

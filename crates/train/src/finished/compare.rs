@@ -28,6 +28,9 @@ pub struct Comparison {
     pub curves: Vec<Aligned>,
     /// Curves that some of the runs have, but not all, so that they are left out.
     pub left_out: Vec<LeftOut>,
+    /// The places of the runs, from 0, whose evaluations are of other held-out text than the first run's, so that differences of these curves
+    /// are not the models' alone.
+    pub other_texts: Vec<usize>,
 }
 
 /// A curve that not all runs have.
@@ -95,7 +98,15 @@ pub fn compare(folders: &[PathBuf]) -> Result<Comparison> {
         }
     }
     let (keys, origins) = differing(&read);
-    Ok(Comparison { runs: read.iter().map(compared).collect(), keys, origins, curves, left_out })
+    let runs = read.iter().map(compared).collect();
+    Ok(Comparison { runs, keys, origins, curves, left_out, other_texts: other_texts(&read) })
+}
+
+fn other_texts(runs: &[Logged]) -> Vec<usize> {
+    let held_out = |run: &Logged| run.manifest.as_ref().and_then(|found| found.held_out.clone());
+    let texts: Vec<Option<String>> = runs.iter().map(held_out).collect();
+    let is_other = |run: &usize| texts[*run].is_some() && texts[*run] != texts[0];
+    (0..runs.len()).filter(|run| texts[0].is_some() && is_other(run)).collect()
 }
 
 /// Where these runs differ: in keys of their resolved experiments, and in the origins that their manifests record.
@@ -142,13 +153,14 @@ fn compared(run: &Logged) -> Compared {
 /// The entries that are not the same in all manifests.
 fn origins(runs: &[Logged]) -> Vec<Differing> {
     type Said = fn(&Manifest) -> Option<String>;
-    let rows: [(&str, Said); 16] = [
+    let rows: [(&str, Said); 17] = [
         ("version", |manifest| Some(manifest.version.clone())),
         ("commit", |manifest| Some(manifest.commit.clone())),
         ("program, hash", |manifest| {
             Some(manifest.of_starts(|start| start.binary.as_ref(), &manifest.binary))
         }),
         ("data, hash", |manifest| Some(manifest.data.clone())),
+        ("held-out text, hash", |manifest| manifest.held_out.clone()),
         ("first weights, hash", |manifest| Some(manifest.weights.clone())),
         ("forked from", |manifest| Some(manifest.fork.as_ref()?.from.display().to_string())),
         ("processor", |manifest| Some(manifest.machine.cpu.clone())),

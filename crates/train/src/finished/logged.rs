@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use annulus_experiment::tags::EVALUATE_LOSS_OF;
 use annulus_experiment::{Experiment, parse, quoted_path, read_experiment};
 
-use crate::folder::lines::{Line, checked_lines, each, most};
+use crate::folder::line::Line;
+use crate::folder::lines::checked_lines;
 use crate::folder::manifest::{Manifest, Process, RunStart};
 use crate::folder::record::Record;
 use crate::folder::{GIVEN, RESOLVED, is_run};
@@ -66,20 +67,20 @@ impl Logged {
 
     /// The values of a tag by step; of values by rank the largest. What is not finite, and so `null` in the file, is NaN.
     pub fn numbers(&self, tag: &str) -> Vec<(u64, f64)> {
-        let number = |line: &Line| Some((line.step, most(line.values.get(tag)?)));
+        let number = |line: &Line| Some((line.step, line.get(tag)?.most()));
         self.lines.iter().filter_map(number).collect()
     }
 
     /// The values of a tag by step and rank; a number for the whole run is a list of one.
     pub fn of_ranks(&self, tag: &str) -> Vec<(u64, Vec<f64>)> {
-        let values = |line: &Line| Some((line.step, each(line.values.get(tag)?)));
+        let values = |line: &Line| Some((line.step, line.get(tag)?.each().to_vec()));
         self.lines.iter().filter_map(values).collect()
     }
 
     /// The tags of the losses of a mixture's sources.
     pub(crate) fn tags_of_sources(&self) -> BTreeSet<String> {
-        let tags = self.lines.iter().flat_map(|line| line.values.keys());
-        tags.filter(|tag| tag.starts_with(EVALUATE_LOSS_OF)).cloned().collect()
+        let tags = self.lines.iter().flat_map(Line::tags);
+        tags.filter(|tag| tag.starts_with(EVALUATE_LOSS_OF)).map(ToString::to_string).collect()
     }
 
     /// The last step that was logged; `None`: no step was.

@@ -18,6 +18,9 @@ pub fn run_letter(place: usize) -> char {
 
 /// The end of the path of a run's folder, as far as a legend has room.
 pub fn run_name(folder: &Path) -> String {
+    // `.` and `..` have no name of their own.
+    let real = folder.file_name().is_none().then(|| folder.canonicalize().ok()).flatten();
+    let folder = real.as_deref().unwrap_or(folder);
     let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
     match name.chars().count() {
         0..=NAME => name.into_owned(),
@@ -43,6 +46,8 @@ mod tests {
     #[test]
     fn long_names_keep_their_ends_and_hashes_their_beginnings() {
         assert_eq!(run_label(1, Path::new("runs/short")), "B short");
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(run_name(Path::new(".")), run_name(&here));
         let long = format!("runs/{}-seed-3", "x".repeat(40));
         assert_eq!(run_name(Path::new(&long)), format!("…{}-seed-3", "x".repeat(16)));
         assert_eq!(short_hash(&"0123456789abcdef".repeat(4)), Some("0123456789ab"));

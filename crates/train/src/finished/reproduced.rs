@@ -7,14 +7,13 @@ use std::sync::Arc;
 use annulus_experiment::{ModelSource, differences, parse_config, read_config, tags, write_config};
 use annulus_tensors::{Room, TensorFile, TensorsError};
 use serde::Serialize;
-use serde_json::Value as Json;
 
 use crate::checkpoint::identity::other_shape;
 use crate::checkpoint::{Found, State, checkpoint_folder, last_checkpoint, opened};
 use crate::error::failure;
 use crate::finished::bisect::{Bisected, bisect};
 use crate::finished::logged::Logged;
-use crate::folder::lines::Line;
+use crate::folder::line::{Line, LoggedValue};
 use crate::run::hashes::{StepHashes, hashed};
 use crate::{Result, TrainError};
 
@@ -157,15 +156,18 @@ pub fn reproduced(run: &Path, again: &Path) -> Result<Reproduced> {
 /// not.
 pub(crate) fn unlike(then: &Line, now: &Line) -> Option<Unlike> {
     let is_computed = |tag: &str| COMPUTED.iter().any(|begins| tag.starts_with(begins));
-    let number = |line: &Line, tag: &str| line.values.get(tag).and_then(Json::as_f64);
-    let differs = |tag: &&String| {
+    let number = |line: &Line, tag: &str| match line.get(tag) {
+        Some(LoggedValue::Number(number)) => Some(*number).filter(|number| !number.is_nan()),
+        _ => None,
+    };
+    let differs = |tag: &&Arc<str>| {
         let (was, is) = (number(then, tag), number(now, tag));
-        let are_both = now.values.contains_key(*tag) || tag.starts_with(COMPUTED[0]);
+        let are_both = now.get(tag).is_some() || tag.starts_with(COMPUTED[0]);
         is_computed(tag) && are_both && was.map(f64::to_bits) != is.map(f64::to_bits)
     };
-    let tag = then.values.keys().find(differs)?;
+    let tag = then.tags().find(differs)?;
     let (was, is) = (number(then, tag), number(now, tag));
-    Some(Unlike { step: then.step, tag: tag.clone(), was, is })
+    Some(Unlike { step: then.step, tag: tag.to_string(), was, is })
 }
 
 /// Compares the last checkpoint of `run` with that of the same step in `again`.
@@ -215,12 +217,13 @@ pub(crate) fn unreadable(error: &TensorsError) -> TrainError {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value as Json, json};
 
     use super::*;
+    use crate::folder::line::Parser;
 
     fn line(values: &Json) -> Line {
-        Line { step: 3, values: values.as_object().unwrap().clone() }
+        Parser::default().of(3, values.as_object().unwrap())
     }
 
     #[test]

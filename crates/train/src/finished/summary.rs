@@ -22,6 +22,8 @@ pub struct RunSummary {
     /// The fingerprint of the text that it holds out, in sequences as they are evaluated; `None`: it holds out nothing, or has no manifest
     /// that says it.
     pub held_out: Option<String>,
+    /// Whether it began with the checkpoint of another run, by `--from`.
+    pub is_fork: bool,
     /// Whether its last step is logged, evaluated where text is held out, and saved: training it again would then do nothing.
     pub is_finished: bool,
     /// The training loss that was logged last, in nats per token; `None`: none was, or it is not finite.
@@ -47,6 +49,7 @@ pub fn run_summary(folder: &Path) -> Result<RunSummary> {
         evaluation_loss: last(EVALUATE_LOSS).filter(|loss| loss.is_finite()),
         tokens_per_second: median(speeds),
         held_out: read.manifest.as_ref().and_then(|manifest| manifest.held_out.clone()),
+        is_fork: read.manifest.as_ref().is_some_and(|manifest| manifest.fork.is_some()),
         data: read.manifest.map(|manifest| manifest.data),
         experiment: read.experiment,
     })

@@ -1,15 +1,16 @@
 //! A run's metrics as one table, for programs that cannot read lines of JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::Path;
-
-use serde_json::Value as Json;
+use std::sync::Arc;
 
 use crate::Result;
 use crate::finished::logged::is_of_run;
-use crate::folder::lines::{Line, checked_lines, most};
+use crate::folder::line::{Line, LoggedValue};
+use crate::folder::lines::checked_lines;
 
-/// `metrics.jsonl` as comma-separated values: a line per logged step, a column per tag (of values by rank, the largest); an empty cell
+/// `metrics.jsonl` as comma-separated values (RFC 4180): a line per logged step, a column per tag (of values by rank, the largest); an empty cell
 /// where a step has no such value.
 ///
 /// # Errors
@@ -17,11 +18,11 @@ use crate::folder::lines::{Line, checked_lines, most};
 pub fn metrics_table(run: &Path) -> Result<String> {
     is_of_run(run)?;
     let (lines, _) = checked_lines(run)?;
-    let tags: BTreeSet<&String> = lines.iter().flat_map(|line| line.values.keys()).collect();
+    let tags: BTreeSet<&Arc<str>> = lines.iter().flat_map(Line::tags).collect();
     let mut table = String::from("step");
     for tag in &tags {
         table.push(',');
-        table.push_str(tag);
+        table.push_str(&quoted(tag));
     }
     table.push('\n');
     for line in &lines {
@@ -33,15 +34,17 @@ pub fn metrics_table(run: &Path) -> Result<String> {
     Ok(table)
 }
 
-/// A comma and the value, with all digits that were written.
-fn cell(line: &Line, tag: &str) -> String {
-    match line.values.get(tag) {
-        Some(Json::Number(number)) => format!(",{number}"),
-        Some(Json::Array(ranks)) => {
-            let most = Some(most(&line.values[tag]));
-            let written = ranks.iter().find(|rank| rank.as_f64() == most);
-            written.map_or_else(|| ",".to_owned(), |written| format!(",{written}"))
-        }
-        _ => ",".to_owned(),
+/// A name of a column: in quotes where it would else be several, as sources are named after their files.
+fn quoted(tag: &str) -> Cow<'_, str> {
+    if tag.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", tag.replace('"', "\"\"")).into()
+    } else {
+        tag.into()
     }
+}
+
+/// A comma and the value, with all its digits.
+fn cell(line: &Line, tag: &str) -> String {
+    let value = line.get(tag).map(LoggedValue::most).filter(|value| value.is_finite());
+    value.map_or_else(|| ",".to_owned(), |value| format!(",{value}"))
 }

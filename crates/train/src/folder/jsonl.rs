@@ -1,7 +1,7 @@
 //! Files with a JSON object per line, to which a run appends. The last line may be torn: it is being written, or its writer was killed.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
 use annulus_files::Pending;
@@ -11,11 +11,14 @@ use crate::{Result, TrainError};
 
 /// The largest JSON-lines file that is read, in bytes: some million lines.
 const LARGEST: u64 = 1 << 32;
+/// How much of a file's end is read at once, in bytes.
+const BLOCK: u64 = 1 << 14;
 
 /// The content of a JSON-lines file; empty if there is no file yet.
 pub(crate) fn text(path: &Path) -> io::Result<String> {
     match annulus_files::read(path, LARGEST) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Ok(bytes) => Ok(String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(error),
     }
@@ -71,6 +74,44 @@ fn resumed<L>(
         left.commit()?;
     }
     Ok((annulus_files::append(path)?, lines))
+}
+
+/// Adds `members`, each after a comma, to the object of the last line if `is_it` says that it is the one; returns whether it was. No other line
+/// is read or written.
+pub(crate) fn extend_last(
+    path: &Path,
+    is_it: impl FnOnce(&str) -> bool,
+    members: &str,
+) -> io::Result<bool> {
+    const END: &[u8] = b"}\n";
+    let mut file = File::options().read(true).write(true).open(path)?;
+    let line = last_line(&mut file)?;
+    if !line.ends_with(END) || !is_it(text_of(&line)) {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::End(-(END.len() as i64)))?;
+    // At once: whoever reads meanwhile, or after a crash, finds the line with all of them or without.
+    file.write_all(&[members.as_bytes(), END].concat())?;
+    Ok(true)
+}
+
+/// The last line of a file, with its end.
+fn last_line(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut start = file.seek(SeekFrom::End(0))?;
+    let mut tail = Vec::new();
+    while start > 0 {
+        let mut block = vec![0; start.min(BLOCK) as usize];
+        start -= block.len() as u64;
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(&mut block)?;
+        block.append(&mut tail);
+        tail = block;
+        let before = &tail[..tail.len() - 1];
+        if let Some(end) = before.iter().rposition(|byte| *byte == b'\n') {
+            return Ok(tail.split_off(end + 1));
+        }
+    }
+    Ok(tail)
 }
 
 /// Calls `of_line` for every line, with its end; whether all calls returned true. A file that is not there has no lines.

@@ -5,12 +5,12 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use annulus_experiment::tags::EVALUATE_LOSS;
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use crate::Result;
+use crate::folder::line::{Line, Parser};
 use crate::folder::{jsonl, write_atomically};
-use crate::sink::{Sink, Value, largest};
+use crate::sink::{Sink, Value};
 
 /// The file's name in a run's folder.
 pub(crate) const FILE: &str = "metrics.jsonl";
@@ -24,43 +24,15 @@ pub(crate) struct Lines {
     last: Option<u64>,
 }
 
-/// A line of `metrics.jsonl`.
-#[derive(Clone, Debug)]
-pub(crate) struct Line {
-    pub(crate) step: u64,
-    pub(crate) values: Map<String, Json>,
-}
-
-impl Line {
-    /// Whether this line has the evaluation after step `step`.
-    pub(crate) fn is_evaluated_at(&self, step: u64) -> bool {
-        self.step == step && self.has_evaluation()
-    }
-
-    /// Whether this line's step was evaluated.
-    pub(crate) fn has_evaluation(&self) -> bool {
-        self.values.contains_key(EVALUATE_LOSS)
-    }
-}
-
-/// A logged value by rank; a number for the whole run is a list of one. What is not finite, and so `null`, is NaN.
-pub(crate) fn each(value: &Json) -> Vec<f64> {
-    let number = |value: &Json| value.as_f64().unwrap_or(f64::NAN);
-    value.as_array().map_or_else(|| vec![number(value)], |ranks| ranks.iter().map(number).collect())
-}
-
-/// A logged value as one number; of values by rank the largest.
-pub(crate) fn most(value: &Json) -> f64 {
-    largest(each(value))
-}
-
 impl Lines {
     /// Opens the file in `folder` to continue it after step `step`: later lines, and a torn one, are dropped first; `None`: all lines, as a run
     /// begins. Returns the lines that remain.
     pub(crate) fn resume(folder: &Path, step: Option<u64>) -> io::Result<(Lines, Vec<Line>)> {
         let path = folder.join(FILE);
         let held = |line: &Line| step.is_some_and(|step| line.step <= step);
-        let (file, lines) = jsonl::resume(&path, |text| Ok(Some(checked(text)?).filter(held)))?;
+        let parser = Parser::default();
+        let kept = |text: &str| Ok(Some(parser.checked(text)?).filter(held));
+        let (file, lines) = jsonl::resume(&path, kept)?;
         let last = lines.last().map(|line| line.step);
         Ok((Lines { path, file, last }, lines))
     }
@@ -78,26 +50,16 @@ impl Lines {
         Ok(())
     }
 
-    /// Adds values to the last line of the file, that of `step`.
+    /// Adds values to the last line of the file, that of `step`; if somebody cut it off, they become a line of their own.
     fn amend(&mut self, step: u64, values: &[(&str, Value<'_>)]) -> io::Result<()> {
-        let mut text = jsonl::text(&self.path)?;
-        text.truncate(text.trim_end().len());
-        let begin = text.rfind('\n').map_or(0, |end| end + 1);
-        match parse(&text[begin..]) {
-            Some(last) if last.step == step => {
-                text.truncate(text.len() - 1);
-                text.push_str(&members(values));
-                text.push_str("}\n");
-            }
-            // Somebody cut the line off: the values become a line of their own.
-            Some(_) => text = format!("{text}\n{}", line(step, values)),
-            None => {
-                text.truncate(begin);
-                text.push_str(&line(step, values));
-            }
+        let parser = Parser::default();
+        let is_it = |text: &str| parser.line(text).is_some_and(|last| last.step == step);
+        if jsonl::extend_last(&self.path, is_it, &members(values))? {
+            return Ok(());
         }
-        write_atomically(&self.path, text.as_bytes())?;
-        self.file = annulus_files::append(&self.path)?;
+        let (mut file, _) = jsonl::resume(&self.path, |text| Ok(Some(parser.checked(text)?)))?;
+        file.write_all(line(step, values).as_bytes())?;
+        self.file = file;
         Ok(())
     }
 }
@@ -120,26 +82,14 @@ impl Sink for Lines {
 pub(crate) fn read_lines(folder: &Path) -> io::Result<Vec<Line>> {
     let path = folder.join(FILE);
     let text = jsonl::text(&path).map_err(|error| jsonl::named(&path, &error))?;
-    Ok(text.lines().filter_map(parse).collect())
+    let parser = Parser::default();
+    Ok(text.lines().filter_map(|text| parser.line(text)).collect())
 }
 
 /// All lines of the run in `folder`, and whether the last one is torn: being written, or its writer was killed. Earlier ones must be whole.
 pub(crate) fn checked_lines(folder: &Path) -> Result<(Vec<Line>, bool)> {
-    jsonl::read(&folder.join(FILE), checked)
-}
-
-/// Parses a line; the error says what is wrong with it.
-fn checked(text: &str) -> std::result::Result<Line, String> {
-    let is_number = |value: &Json| value.is_number() || value.is_null();
-    let line = parse(text).ok_or("no object of JSON with a whole number `step`")?;
-    let wrong = line.values.iter().find(|(_, value)| match value {
-        Json::Array(ranks) => !ranks.iter().all(is_number),
-        value => !is_number(value),
-    });
-    wrong.map_or(Ok(()), |(tag, _)| {
-        Err(format!("`{tag}` is neither a number nor a list of numbers"))
-    })?;
-    Ok(line)
+    let parser = Parser::default();
+    jsonl::read(&folder.join(FILE), |text| parser.checked(text))
 }
 
 /// Whether `path` still names the open `file`.
@@ -154,12 +104,6 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 #[cfg(not(unix))]
 fn is_at(_: &File, path: &Path) -> io::Result<bool> {
     fs::exists(path)
-}
-
-fn parse(text: &str) -> Option<Line> {
-    let mut values: Map<String, Json> = serde_json::from_str(text).ok()?;
-    let step = values.remove("step")?.as_u64()?;
-    Some(Line { step, values })
 }
 
 fn line(step: u64, values: &[(&str, Value<'_>)]) -> String {
@@ -190,6 +134,8 @@ fn digits(number: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use annulus_experiment::tags::EVALUATE_LOSS;
+
     use super::*;
 
     #[test]
@@ -200,9 +146,11 @@ mod tests {
         let wanted = "{\"step\": 7, \"train/loss\": 1.0000000000000001e-1, \"comm/bytes\": [3, 4], \
                       \"comm/within_host/waiting\": [5.0000000000000000e-1, 0.0000000000000000e0]}\n";
         assert_eq!(text, wanted);
-        let back = parse(&text).unwrap();
+        let back = Parser::default().checked(&text).unwrap();
         assert_eq!(back.step, 7);
-        assert_eq!(back.values["train/loss"].as_f64(), Some(0.1));
+        let each = |tag: &str| back.get(tag).unwrap().each().to_vec();
+        assert_eq!(each("train/loss"), [0.1]);
+        assert_eq!(each("comm/bytes"), [3.0, 4.0]);
     }
 
     #[test]
@@ -219,6 +167,23 @@ mod tests {
         let third = "{\"step\": 3, \"evaluate/loss\": 2.0000000000000000e0}";
         assert_eq!(text, format!("{{\"step\": 1}}\n{{\"step\": 2}}\n{third}\n{{\"step\": 4}}\n"));
         assert!(read_lines(folder.path()).unwrap()[2].has_evaluation());
+    }
+
+    /// A line may be longer than what is read at once, and so may all before it.
+    #[test]
+    fn values_are_added_to_long_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut lines, _) = Lines::resume(folder.path(), None).unwrap();
+        let counts: Vec<u64> = (0..20_000).collect();
+        let mut wanted = String::new();
+        for (step, ranks) in [(1, 20_000), (2, 3), (3, 5000), (4, 4000)] {
+            let values = [("comm/bytes", Value::PerRank(&counts[..ranks]))];
+            let added = [("evaluate/loss", Value::Number(0.5))];
+            lines.record(step, &values).unwrap();
+            lines.record(step, &added).unwrap();
+            wanted.push_str(&line(step, &[&values[..], &added].concat()));
+        }
+        assert_eq!(fs::read_to_string(folder.path().join(FILE)).unwrap(), wanted);
     }
 
     #[test]

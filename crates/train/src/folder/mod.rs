@@ -3,6 +3,7 @@
 pub(crate) mod claim;
 pub(crate) mod curves;
 pub(crate) mod jsonl;
+pub(crate) mod line;
 pub(crate) mod lines;
 pub(crate) mod manifest;
 pub(crate) mod own;

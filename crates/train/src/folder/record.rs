@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::folder::lines::{Line, most};
+use crate::folder::line::Line;
 use crate::folder::manifest::StateHash;
 
 /// First and last value by tag and the step of the last, the losses, the newest checkpoint, the state's hash, and warnings.
@@ -25,7 +25,7 @@ impl Record {
         let mut record = Record::default();
         for line in lines {
             for (tag, value) in &line.values {
-                record.note(tag, line.step, most(value));
+                record.note(tag, line.step, value.most());
             }
         }
         record

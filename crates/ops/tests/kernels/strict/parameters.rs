@@ -242,6 +242,15 @@ fn tables_are_added_and_read_as_on_the_cpu() {
         parameter_gradients(&cpu, &x, [affine], [&dy], [None]).map(|[made]| made.weight).unwrap()
     };
     let on = device(&gpu);
+    // What has gaps: nothing may be added to it.
+    let gaps = |table: Tensor| table.reshape((3, ())).unwrap().t().unwrap();
+    for (backend, on) in [(&gpu, &on), (&cpu, &Device::Cpu)] {
+        let table = table("a", 1.0).to_device(on).unwrap();
+        let (before, view) = (bits(&table), gaps(table.clone()));
+        let refused = add_sums(backend, &view, &view.copy().unwrap()).unwrap_err().to_string();
+        assert!(refused.contains("order-free sums: found"), "{refused}");
+        assert!(bits(&table) == before);
+    }
     // Bins apart by none, one, two and more than there are; nothing; what is no number.
     let others = [1.0, 3e-4, 1e4, 3e-8, 1e9, 1e-20, 0.0, f64::NAN].map(|by| table("b", by));
     for other in others {

@@ -89,3 +89,106 @@ impl Offloaded for Handle {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, bail};
+
+    use super::*;
+
+    /// Copies that are told when to fail, and keep what they were asked to do.
+    #[derive(Clone, Debug, Default)]
+    struct Told {
+        asked: Arc<Mutex<Vec<&'static str>>>,
+        fails: Arc<Mutex<Option<&'static str>>>,
+    }
+
+    #[derive(Debug)]
+    struct ToldCopy(Told, Tensor);
+
+    impl Told {
+        fn does(&self, what: &'static str) -> candle_core::Result<()> {
+            self.asked.lock().push(what);
+            match *self.fails.lock() {
+                Some(fails) if fails == what => bail!("the device failed to {what}"),
+                _ => Ok(()),
+            }
+        }
+
+        fn count(&self, what: &str) -> usize {
+            self.asked.lock().iter().filter(|asked| **asked == what).count()
+        }
+    }
+
+    impl HostCopies for Told {
+        fn begin(&self, tensor: Tensor) -> candle_core::Result<Box<dyn HostCopy>> {
+            self.does("begin")?;
+            Ok(Box::new(ToldCopy(self.clone(), tensor)))
+        }
+    }
+
+    impl HostCopy for ToldCopy {
+        fn release(&mut self) -> candle_core::Result<()> {
+            self.0.does("release")
+        }
+        fn prefetch(&mut self) -> candle_core::Result<()> {
+            self.0.does("prefetch")
+        }
+        fn restore(&mut self) -> candle_core::Result<Tensor> {
+            self.0.does("restore")?;
+            Ok(self.1.clone())
+        }
+    }
+
+    fn one(value: f32) -> Vec<Tensor> {
+        vec![Tensor::new(value, &Device::Cpu).expect("a number")]
+    }
+
+    fn memory(told: &Told) -> HostMemory {
+        HostMemory(Arc::new(Copying { copies: Box::new(told.clone()), leaving: Mutex::default() }))
+    }
+
+    fn write(memory: &HostMemory, value: f32) -> Result<Box<dyn Offloaded>> {
+        memory.write(one(value), &|| Ok(()))
+    }
+
+    #[test]
+    fn the_device_holds_no_more_than_may_be_under_way() -> Result<()> {
+        let told = Told::default();
+        let memory = memory(&told);
+        let kept = (0..IN_FLIGHT + 3).map(|value| write(&memory, value as f32));
+        let kept = kept.collect::<Result<Vec<_>>>()?;
+        assert_eq!(told.count("release"), 3);
+        for (value, handle) in kept.iter().enumerate() {
+            assert_eq!(handle.restore(&|| Ok(()))?[0].to_scalar::<f32>()?, value as f32);
+        }
+        drop(kept);
+        write(&memory, 0.0)?;
+        assert_eq!(told.count("release"), 3, "what is dropped need not leave");
+        Ok(())
+    }
+
+    /// Whatever fails is told, and what was written before can still be restored.
+    #[test]
+    fn copies_that_fail_are_told() -> Result<()> {
+        for fails in ["begin", "release", "prefetch", "restore"] {
+            let told = Told::default();
+            let memory = memory(&told);
+            let kept = (0..IN_FLIGHT).map(|value| write(&memory, value as f32));
+            let mut kept = kept.collect::<Result<Vec<_>>>()?;
+            *told.fails.lock() = Some(fails);
+            let failed = match fails {
+                "begin" | "release" => write(&memory, 9.0).map(|_| ()),
+                "prefetch" => kept[0].prefetch(),
+                _ => kept[0].restore(&|| Ok(())).map(|_| ()),
+            };
+            let message = failed.expect_err("it failed").to_string();
+            assert!(message.contains(&format!("the device failed to {fails}")), "{message}");
+            *told.fails.lock() = None;
+            kept[0].rewrite(one(5.0), &|| Ok(()))?;
+            assert_eq!(kept[0].restore(&|| Ok(()))?[0].to_scalar::<f32>()?, 5.0);
+            assert_eq!(kept[1].restore(&|| Ok(()))?[0].to_scalar::<f32>()?, 1.0);
+        }
+        Ok(())
+    }
+}
