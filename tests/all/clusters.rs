@@ -79,6 +79,16 @@ fn a_named_cluster_has_to_have_room() {
         let wanted = "of 100.0 KiB that it may take: it does not fit";
         assert!(error.contains(wanted) && error.contains("`memory.budget` (three"), "{error}");
     }
+    // A node's memory takes what all of its devices offload.
+    let cluster = fs::read_to_string(shipped("h100.yaml")).expect("a cluster");
+    let small = cluster.replace("memory: 2TB", "memory: 1kB");
+    assert_ne!(small, cluster);
+    place.write("small.yaml", &small);
+    let words = ["check", "experiment.yaml", "mesh.sequence=4", "mesh.cluster=small.yaml"];
+    let ran =
+        run(ANNULUS, &place.path(""), &[&words[..], &["memory.offload=activations"]].concat());
+    let error = &ran.ended(5).stderr;
+    assert!(error.contains("a node of the cluster") && error.contains("offload less"), "{error}");
 }
 
 /// Strategies are chosen for the longest phase, but a shorter one may hold more at once.

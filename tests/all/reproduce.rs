@@ -308,6 +308,11 @@ fn a_reproduction_that_was_killed_before_it_began_begins() {
     let ran = reproduce(&place, &["a", "--out", "b"], None);
     assert!(ran.ended(2).stderr.contains("`b` already exists and is not empty"), "{}", ran.stderr);
     fs::remove_file(place.path("b/notes.txt")).unwrap();
+    // Without a run's lock, files of these names are somebody's own.
+    fs::create_dir(place.path("own")).unwrap();
+    place.write("own/experiment.yaml", "# mine");
+    let own = reproduce(&place, &["a", "--out", "own"], None);
+    assert!(own.ended(2).stderr.contains("`own` already exists and is not empty"), "{own:?}");
     let ran = reproduce(&place, &["a", "--out", "b"], None);
     assert!(ran.ended(0).stdout.starts_with("equal to the bit"), "{}", ran.stdout);
 }

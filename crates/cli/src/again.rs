@@ -194,7 +194,8 @@ pub(crate) fn beside(run: &Path, output: Option<&Path>, called: &str) -> Result<
 
 /// Refuses a folder with anything in it but files and folders whose names say that the same command, killed before, has left them.
 pub(crate) fn refuse_used(folder: &Path, is_left: impl Fn(&OsStr) -> bool) -> Result<(), Failure> {
-    let is_used = |entry: io::Result<DirEntry>| entry.is_ok_and(|one| !is_left(&one.file_name()));
+    let is_used =
+        |entry: io::Result<DirEntry>| entry.map_or(true, |one| !is_left(&one.file_name()));
     let used = fs::read_dir(folder).is_ok_and(|mut entries| entries.any(is_used));
     if !used && (folder.is_dir() || !folder.exists()) {
         return Ok(());

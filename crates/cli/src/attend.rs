@@ -135,7 +135,8 @@ fn case_help() -> String {
     format!(
         "A safetensors file with `q k v dout scale q_pos k_pos` and the mask's name in its metadata\n\n\
          The name joins rules by `+`, all of which must show a key: {}, documents, padding. `prefix:N` is causal behind its \
-         prefix, `documents` are of the tensor `doc_ids` [S] or [B, S], `padding` is of `padding` [B]. A tensor `allowed`, if there is one, is compared with the mask.",
+         prefix, `documents` are of the tensor `doc_ids` [S] or [B, S], `padding` is of `padding` [B]. A tensor `allowed`, if there \
+         is one, is compared with the mask.",
         Mask::WORDS
     )
 }

@@ -62,7 +62,7 @@ pub(crate) fn tell_left_out(experiment: &Experiment) {
 /// are here.
 ///
 /// # Errors
-/// Whatever `train` would refuse.
+/// Whatever `train` would refuse, and what does not fit on the cluster that the file names.
 pub(crate) fn plans_that_fit(opened: &Opened) -> Result<(Vec<Plan>, Option<String>), Failure> {
     let plans = plans(&opened.here())?;
     annulus_train::fits_here(&plans)?;

@@ -177,17 +177,20 @@ fn say_what_is_replaced(experiment: &Experiment, reads: Reads, step: u64, out: &
     }
 }
 
-/// A folder that results can be written to. Dropped, it is removed if it was made for them and there are none.
+/// A folder that results can be written to. Dropped, the folders that were made for them are removed if there are none.
 struct ResultsFolder {
     path: PathBuf,
-    is_new: bool,
+    /// The folders that were made, the innermost first.
+    made: Vec<PathBuf>,
 }
 
 impl ResultsFolder {
     /// Makes sure that results can be written to `out` or, if that is not given, to the folder of evaluations in a run's folder `output`.
     fn open(out: Option<&Path>, output: &Path) -> Result<ResultsFolder, Failure> {
         let path = out.map_or_else(|| output.join(FOLDER), Path::to_owned);
-        let results = ResultsFolder { is_new: !path.exists(), path };
+        let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+        let made = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
+        let results = ResultsFolder { path, made };
         // A run's evaluations must lie in its folder and not behind a link.
         let made = match out {
             Some(out) => fs::create_dir_all(out),
@@ -211,9 +214,9 @@ impl ResultsFolder {
 
 impl Drop for ResultsFolder {
     fn drop(&mut self) {
-        if self.is_new {
+        for folder in &self.made {
             // A folder that holds something stays.
-            let _ = fs::remove_dir(&self.path);
+            let _ = fs::remove_dir(folder);
         }
     }
 }

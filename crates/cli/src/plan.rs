@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     on_cluster(arguments, &phases, &cluster)
 }
 
-/// Prints the plan on this machine, or on the cluster that its file names, and checks whether `train` would accept it there.
+/// Prints the plan on this machine, or on the cluster that its file names, and checks whether it fits there and `train` would accept it.
 fn here(opened: &Opened, json: bool) -> Done {
     let plans = opened.plans(annulus_machine::cores())?;
     check::tell_left_out(&opened.resolved.experiment);

@@ -133,8 +133,8 @@ fn said_once(failure: Failure) -> Failure {
     failure
 }
 
-/// Whether a launcher of MPI started this process as one of several, and not as the first, which has the same command line and says what
-/// there is to say of it.
+/// Whether a launcher of MPI started this process as one of several, and not as the first, which says what there is to say of a command
+/// line: a launcher nearly always gives all processes the same one.
 pub(crate) fn is_another() -> bool {
     World::number() > 0 && World::launched().is_ok_and(|started| started != Some(1))
 }

@@ -1,7 +1,7 @@
 //! `annulus replay`: computes one step of a run again, writes its tensors, and compares them with the hashes that the run wrote.
 
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -175,19 +175,33 @@ struct Scratch {
 impl Scratch {
     /// Makes one beside `output`, where the token caches are, and removes those there that nobody uses: replays that were killed left them.
     fn beside(output: &Path) -> io::Result<Scratch> {
-        let folder = PendingFolder::create(output)?;
-        let lock = PidLock::try_lock(&folder.path().join(LOCK))?;
-        let lock = lock.ok_or_else(|| io::Error::other("another process has locked it"))?;
-        for left in annulus_files::leftovers(folder.path().parent().unwrap_or(Path::new(".")))? {
+        let scratch = Scratch::locked(output)?;
+        let there = scratch.path().parent().unwrap_or(Path::new("."));
+        // A folder that cannot be listed keeps what is in it.
+        for left in annulus_files::leftovers(there).unwrap_or_default() {
             let lock = left.join(LOCK);
             // Other commands have unfinished folders without this lock; locking would create it.
             if lock.is_file() && PidLock::try_lock(&lock).is_ok_and(|lock| lock.is_some()) {
                 // With this folder it goes at the latest, also if this process is killed meanwhile. If it stays, it is in nobody's way.
-                let going = folder.path().join(left.file_name().unwrap_or_default());
+                let going = scratch.path().join(left.file_name().unwrap_or_default());
                 let _ = fs::rename(left, &going).and_then(|()| fs::remove_dir_all(going));
             }
         }
-        Ok(Scratch { folder, _lock: lock })
+        Ok(scratch)
+    }
+
+    /// A folder with its lock. Before it is locked, another replay may take it for one that was left, and remove it.
+    fn locked(output: &Path) -> io::Result<Scratch> {
+        loop {
+            let folder = PendingFolder::create(output)?;
+            match PidLock::try_lock(&folder.path().join(LOCK)) {
+                Ok(Some(lock)) if folder.path().is_dir() => {
+                    return Ok(Scratch { folder, _lock: lock });
+                }
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
     }
 
     fn path(&self) -> &Path {

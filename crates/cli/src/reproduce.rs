@@ -62,7 +62,7 @@ impl Reproduce {
         refuse_output(&self.replacements)?;
         let output = beside(&self.run, self.out.as_deref(), "reproduced")?;
         if !goes_on(&output, &self.run)? {
-            refuse_used(&output, is_before_manifest)?;
+            refuse_used(&output, |name| is_before_manifest(&output, name))?;
         }
         let there = comparable(&original.logged)?;
         if there.last.is_none() {

@@ -18,7 +18,7 @@ const ALIKE: [&str; 2] = ["seed", "name"];
 /// What is shown for a key that a run does not have.
 const ABSENT: &str = "-";
 
-/// What stands for a key of whether a run began with the checkpoint of another, where some did.
+/// The column that says which runs are forks, where only some are.
 const FORKED: &str = "forked";
 
 /// A table of many runs.

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use annulus_yaml::Absent::{Is, Means, Required};
 use annulus_yaml::Kind::{Count, CountOr, Lists as OfLists, Rows as OfRows, Section};
 use annulus_yaml::{
-    Document, Entry, Lists, Node, Override, Places, Problem, Problems, Reading, Rows, Scalar,
-    Typed, Value, join, section, text,
+    Document, Entry, Lists, Node, Override, Places, Problem, Problems, Reading, Report, Rows,
+    Scalar, Typed, Value, join, section, text,
 };
 
 use crate::Experiment;
 use crate::sweep_names::names;
-use crate::written::read;
+use crate::written::{Written, read};
 
 /// The name of the section `sweep`.
 pub(crate) const SECTION: &str = "sweep";
@@ -157,6 +157,23 @@ pub(crate) fn not_one_run(file: &str) -> (String, Option<String>) {
     (message.to_owned(), Some(hint))
 }
 
+/// Reports keys that there are not, of which one of the values is null: what null takes out is read nowhere else.
+fn refuse_unknown_nulls<'a>(entries: impl Iterator<Item = &'a Entry>, report: &mut Report) {
+    let keys = <Written as annulus_yaml::Section>::KEYS;
+    let is_null = |value: &Node| value.value == Value::Nothing;
+    let has_null = |entry: &&Entry| match &entry.value.value {
+        Value::Sequence(items) => items.iter().any(is_null),
+        _ => is_null(&entry.value),
+    };
+    for Entry { key, key_span, .. } in entries.filter(has_null) {
+        if annulus_yaml::absent(keys, key).is_none() {
+            let near = annulus_yaml::explain(keys, key).err().unwrap_or_default();
+            let hint = near.first().map(|near| format!("did you mean `{near}`?"));
+            report.at(*key_span, || (format!("unknown key `{key}`"), hint));
+        }
+    }
+}
+
 /// The axes of a sweep's grid; a run has one choice of each.
 struct Axes {
     /// The keys of all axes.
@@ -196,6 +213,7 @@ impl Axes {
             }
             keys.push(key.clone());
         }
+        refuse_unknown_nulls(lists.clone().chain(rows.iter().flatten()), &mut report);
         for Entry { key, key_span, .. } in of_rows.filter(|entry| given(&entry.key)) {
             let message = format!("`{key}` is on the command line, but every row has its own");
             let hint = String::from("give other rows: `sweep.rows=[{ … }, …]`");

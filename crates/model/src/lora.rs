@@ -163,7 +163,7 @@ impl Adapter {
 }
 
 /// `tensor · by`, rounded once: Candle would round the factor to the tensor's dtype first, in bf16 by up to 0.4 %.
-fn scaled(tensor: &Tensor, by: f64) -> Result<Tensor> {
+pub(crate) fn scaled(tensor: &Tensor, by: f64) -> Result<Tensor> {
     let is_exact = tensor.dtype() != DType::BF16 || bf16::from_f64(by).to_f64() == by;
     if is_exact { tensor * by } else { (tensor.to_dtype(DType::F32)? * by)?.to_dtype(DType::BF16) }
 }

@@ -11,6 +11,7 @@ use annulus_ops::{
 };
 use candle_core::{D, DType, Device, Result, Tensor};
 
+use crate::lora::scaled;
 use crate::parameters::{Norm, Projection, names};
 use crate::sharded_vocabulary::{LossGradients, ShardLoss, embed, embed_backward, shard_loss};
 use crate::stage::{Forward, kept};
@@ -241,7 +242,8 @@ impl Stage for Loss {
             let dhead_vd = tensors.split_off(2).pop();
             let [x_bsd, dx_bsd] = kept(tensors)?;
             let by: f64 = dloss.to_scalar()?;
-            let times = |gradient: Tensor| if by == 1.0 { Ok(gradient) } else { gradient * by };
+            let times =
+                |gradient: Tensor| if by == 1.0 { Ok(gradient) } else { scaled(&gradient, by) };
             if let Some(dhead_vd) = dhead_vd {
                 sink.add(&self.head.weight.name, times(dhead_vd)?)?;
             }

@@ -130,7 +130,7 @@ impl Share<'_> {
             states: workspace::states(plan, mask),
             viewed: workspace::viewed(plan, mask),
             thinned: workspace::thinned(plan, mask, &positions[place]),
-            reduction: Reduction::of(plan, group, schedules.of(Pass::Backward), place),
+            reduction: Reduction::of(plan, group, schedules, place),
         }
     }
 
@@ -201,8 +201,9 @@ impl Share<'_> {
             .thinned
             .map_or(0, |views| product(&[2, self.most.div_ceil(views), heads, self.sums(dim)]));
         let forward = self.in_rows(Pass::Forward, forward.received);
-        let late = self.late(backward.made.gradients);
-        let backward = sum([self.in_rows(Pass::Backward, backward.received), made, late, thinned]);
+        let beyond = self.beyond_proof(backward.made.gradients);
+        let backward =
+            sum([self.in_rows(Pass::Backward, backward.received), made, beyond, thinned]);
         [forward, backward].map(|pass| sum([pass, product(&[self.rows, own])]))
     }
 

@@ -14,7 +14,8 @@ const EQUAL: f64 = 1.0005;
 
 impl Estimate {
     /// `plan` with the fastest of the settings that it leaves open and that fit, and the estimate of its step on `cluster`, a described one;
-    /// of settings that are about as fast, the first that the plan prefers, or of those as fast as this one that with the least memory.
+    /// of settings that are about as fast, the first that the plan prefers. If another is as fast as that one and needs over 1 % less
+    /// memory, the one with the least is taken.
     ///
     /// # Errors
     /// Those of [`Estimate::of`].

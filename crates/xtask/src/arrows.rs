@@ -90,10 +90,9 @@ pub(crate) fn run() -> Result<()> {
 
 fn breaches(rule: &Rule, package: &Package) -> Vec<String> {
     let normal = package.dependencies.iter().filter(|d| d.kind == DependencyKind::Normal);
-    let names: BTreeSet<&str> = normal.map(|dependency| dependency.name.as_str()).collect();
-    let is_everywhere = |name: &str| {
-        package.dependencies.iter().any(|found| found.name == name && found.target.is_none())
-    };
+    let names: BTreeSet<&str> = normal.clone().map(|found| found.name.as_str()).collect();
+    let is_everywhere =
+        |name: &str| normal.clone().any(|found| found.name == name && found.target.is_none());
     let mut wrong = Vec::new();
     for name in &names {
         if let Some(ours) = name.strip_prefix("annulus-") {

@@ -87,6 +87,8 @@ fn null_takes_a_key_out() {
     let rest = "weight_decay=null,seed=7";
     assert_eq!(names, [format!("window=null,{rest}"), format!("window=1k,{rest}")]);
     let windows = [None, Some(1024)];
+    let wrong = read("\nsweep: { keys: { attention.windw: [null] } }\n", &[]).unwrap_err();
+    assert!(wrong.contains("unknown key `attention.windw`"), "{wrong}");
     for (run, window) in sweep.runs.iter().zip(windows) {
         assert_eq!(run.experiment.attention.masking.window, window);
         assert_eq!(parse("again.yaml", &run.experiment.to_yaml(), &[]).unwrap(), run.experiment);

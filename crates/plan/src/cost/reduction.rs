@@ -1,6 +1,6 @@
 //! Gradients on their way to their owners: sums that tiles continue, parts that wait or are widened, and pieces that are put together.
 
-use annulus_sequence::{Part, Route, Schedule};
+use annulus_sequence::{Part, Pass, Route, Schedules};
 
 use super::{F32, Share, product, sum};
 use crate::Plan;
@@ -16,10 +16,13 @@ pub(super) struct Reduction {
     lanes: u64,
     /// Whether every tile's gradients go straight to the owner of their keys.
     is_direct: bool,
+    /// Whether gradients of keys and values travel.
+    are_sent: bool,
 }
 
 impl Reduction {
-    pub(super) fn of(plan: &Plan, group: usize, schedule: &Schedule, place: usize) -> Reduction {
+    pub(super) fn of(plan: &Plan, group: usize, schedules: &Schedules, place: usize) -> Reduction {
+        let schedule = schedules.of(Pass::Backward);
         let hops = (0..schedule.hops()).map(|hop| schedule.hop(place, hop).tiles);
         let mut hops = hops.filter(|tiles| !tiles.is_empty());
         let Some(tiles) = hops.next() else { return Reduction::default() };
@@ -35,6 +38,7 @@ impl Reduction {
             heads,
             lanes: (all / first.queries.heads.len()) as u64,
             is_direct: plan.groups[group].route.how == Route::Direct,
+            are_sent: schedules.proof(Pass::Backward).sent.contains(&Part::Gradient),
         }
     }
 }
@@ -55,15 +59,15 @@ impl Share<'_> {
     /// Bytes of gradients of keys and values beyond those that a proof finds alive, `made` rows of heads that a rank has made. Gradients that
     /// go straight to their owner wait where it is a hop behind. Those that are sent in 16 bits, half of what `made` counts of others', are
     /// widened where they arrive.
-    pub(super) fn late(&self, made: usize) -> u64 {
-        let Reduction { heads, is_direct, .. } = self.reduction;
+    pub(super) fn beyond_proof(&self, made: usize) -> u64 {
+        let Reduction { heads, is_direct, are_sent, .. } = self.reduction;
         let (plan, made) = (self.plan, made as u64);
         let of = |rows: u64| {
             product(&[2, plan.micro_batch as u64, rows, self.sums(plan.own.head_dim as u64)])
         };
         let of_tile = self.most / plan.micro_batch as u64 * heads;
         let is_narrow = (plan.block().wire.gradient as u64) < F32;
-        if is_narrow && plan.experiment.block().is_none() && plan.experiment.mesh.sequence > 1 {
+        if is_narrow && are_sent && plan.experiment.block().is_none() {
             let of_others = made.saturating_sub(self.positions() * heads);
             return of(of_tile - of_others.min(of_tile) / 2);
         }

@@ -89,10 +89,14 @@ pub(crate) fn extend_last(
     if !line.ends_with(END) || !is_it(text_of(&line)) {
         return Ok(false);
     }
-    file.seek(SeekFrom::End(-(END.len() as i64)))?;
-    // At once: whoever reads meanwhile, or after a crash, finds the line with all of them or without.
-    file.write_all(&[members.as_bytes(), END].concat())?;
-    Ok(true)
+    let end = file.seek(SeekFrom::End(-(END.len() as i64)))?;
+    let written = file.write_all(&[members.as_bytes(), END].concat());
+    if written.is_err() {
+        // As on a full disk: the line is as it was. Should that fail, too, it is torn, as after a kill.
+        let _ = file.seek(SeekFrom::Start(end)).and_then(|_| file.write_all(END));
+        let _ = file.set_len(end + END.len() as u64);
+    }
+    written.map(|()| true)
 }
 
 /// The last line of a file, with its end.

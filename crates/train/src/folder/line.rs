@@ -96,6 +96,7 @@ impl Parser {
         Ok(self.of(step, &values))
     }
 
+    /// The line of a step with these values.
     pub(crate) fn of(&self, step: u64, values: &Map<String, Json>) -> Line {
         let of = |(tag, value): (&String, &Json)| (self.tag(tag), LoggedValue::read(value));
         Line { step, values: values.iter().map(of).collect() }
@@ -115,6 +116,6 @@ impl Parser {
 /// The step and the values of a line.
 fn object(text: &str) -> Option<(u64, Map<String, Json>)> {
     let mut values: Map<String, Json> = serde_json::from_str(text).ok()?;
-    let step = values.remove("step")?.as_u64()?;
+    let step = values.shift_remove("step")?.as_u64()?;
     Some((step, values))
 }

@@ -192,11 +192,12 @@ pub(crate) fn resumes_otherwise(
     all.into_iter().map(|what| format!("{what}: {more}")).collect()
 }
 
-/// Whether a file or folder of this name in a run's folder is written before its manifest: a run that was killed until then has nothing
-/// else in its folder, and has not begun.
-pub fn is_before_manifest(name: &OsStr) -> bool {
+/// Whether a file or folder of this name in `folder` is one that a run writes there before its manifest: a run that was killed until then has
+/// nothing else in its folder, and has not begun. Without a run's lock none is: the files are somebody's own.
+pub fn is_before_manifest(folder: &Path, name: &OsStr) -> bool {
     let names = [LOCK, flight::FOLDER, GIVEN, RESOLVED];
-    names.iter().any(|one| name == *one) || annulus_files::is_leftover(name)
+    let is_written = names.iter().any(|one| name == *one) || annulus_files::is_leftover(name);
+    is_written && folder.join(LOCK).is_file()
 }
 
 /// Where the run in `folder`, made as `manifest` says, began, if not with its own weights: the checkpoint itself, since the run that it was

@@ -244,19 +244,26 @@ fn sums_that_tiles_continue_are_planned() {
         ("memory.mlp_chunk", "64"),
         ("memory.loss_chunk", "64"),
     ];
-    for (ranks, strategy, route, least) in [
-        (2, "striped", "queries", -0.05),
-        (4, "striped", "auto", -0.05),
-        (4, "striped", "direct", -0.3),
-        (2, "ulysses", "auto", -0.3),
-        (4, "all-gather", "auto", -0.1),
+    for (ranks, strategy, route, wire, least) in [
+        (2, "striped", "queries", "f32", -0.05),
+        (2, "striped", "queries", "bf16", -0.05),
+        (4, "striped", "auto", "f32", -0.05),
+        (4, "striped", "travelling", "bf16", -0.2),
+        (4, "striped", "direct", "f32", -0.3),
+        (2, "ulysses", "auto", "f32", -0.3),
+        (4, "all-gather", "auto", "f32", -0.1),
     ] {
         let tokens = (2 * ROWS * ranks).to_string();
-        let own = [("attention.backward", route), ("data.tokens", &tokens)];
+        let own = [
+            ("attention.backward", route),
+            ("attention.wire.gradient", wire),
+            ("data.tokens", &tokens),
+        ];
         let plan = plan(&place, ranks, strategy, &[&small[..], &own].concat());
         for Memory { rank, together, planned_together, .. } in measured(&plan) {
             let off = together as f64 / planned_together as f64 - 1.0;
-            let what = format!("{strategy} {route}, rank {rank}: {together} of {planned_together}");
+            let what =
+                format!("{strategy} {route} {wire}, rank {rank}: {together} of {planned_together}");
             assert!(together <= planned_together + ALWAYS && off > least, "{what}");
         }
     }
