@@ -20,6 +20,7 @@ mod payload;
 mod posted;
 mod processes;
 mod rank_hosts;
+mod sum;
 pub mod threads;
 mod world;
 mod wrapper;
@@ -27,7 +28,7 @@ mod wrapper;
 pub use annulus_mpi::{Error as MpiError, signals};
 pub use annulus_nccl::Error as NcclError;
 pub use checked::Checked;
-pub use collectives::{all_gather_values, sum};
+pub use collectives::all_gather_values;
 pub use communicator::{
     Communicator, Form, Label, P2pOp, Pending, Reduce, Transfer, WEIGHTS, Watching,
 };
@@ -40,5 +41,6 @@ pub use payload::bytes_of;
 pub use posted::{AllGather, ReduceScatter, empty};
 pub use processes::{BEGINS_WITHIN, Facts, Unjoined};
 pub use rank_hosts::{OnHost, RankHosts};
+pub use sum::sum;
 pub use world::{MpiProgress, World, Wrap};
 pub use wrapper::Wrapper;

@@ -5,6 +5,7 @@ mod clusters;
 mod groups;
 mod papers;
 mod proposals;
+mod settings;
 mod steps;
 mod support;
 mod timelines;
